@@ -1,7 +1,7 @@
 """Determines what tool calls are about, for approval rules: the commands and paths in their arguments.
 
-No command is run. Symbolic links are resolved when a call is checked; they may change before the call runs. That is
-acceptable because approval rules are a convenience: security is enforced by the permission mode.
+No command is run. Symbolic links are resolved when a call is checked; they may change before the call runs. This is
+acceptable because approval rules are a convenience; the permission mode enforces security.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAX_LINKS = 40
 def subject_of(
     name: str, arguments: Mapping[str, Any], working_dir: str, within: Sequence[str] | None = None
 ) -> CallSubject:
-    """The commands or paths that a valid call of a built-in tool concerns.
+    """The commands or paths that a valid call to a built-in tool concerns.
 
-    Links are resolved, with `within` only there.
+    Links are resolved, but only those in `within` if it is given.
     """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))
@@ -50,7 +50,7 @@ def subject_of(
 
 
 def shell_subject(text: str) -> CallSubject:
-    """The simple commands that a shell text runs, as a CallSubject; an empty subject for a blank text."""
+    """The simple commands that a shell text runs, as a CallSubject, which is empty for a blank text."""
     if not text.strip():
         return CallSubject()
     try:
@@ -62,10 +62,10 @@ def shell_subject(text: str) -> CallSubject:
 
 
 def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
-    """The absolute path with its links resolved; missing parts stay.
+    """The absolute path with its links resolved; missing parts stay as they are.
 
-    With `within`, only links there are followed: the targets of others must not be revealed to a user who cannot read
-    them.
+    If `within` is given, only links in it are followed, because the targets of other links must not be revealed to a
+    user who cannot read them.
     """
     try:
         if within is not None:
@@ -95,10 +95,10 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def prepared_rule(rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
-    """A rule with its command split into words, and its directory resolved (see `real_path`).
+    """A rule with its command split into words and its directory resolved (see `real_path`).
 
-    Raises InvalidApprovalRuleError for a blank command, a `command_prefix` that begins no simple command, a relative
-    directory, and a prefix that no rule can allow.
+    Raises InvalidApprovalRuleError for a blank command, a `command_prefix` that does not begin a simple command, a
+    relative directory, or a prefix that no rule can allow.
     """
     if rule.path:
         if not rule.path.startswith("/"):
@@ -132,7 +132,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
 
 
 def _repository(working_dir: str, within: Sequence[str] | None) -> str:
-    """The root of the enclosing git repository, or the working directory; with `within`, searched only there."""
+    """The root of the enclosing git repository (if `within` is given, only in it), or else the working directory."""
     directory = working_dir
     while not os.path.lexists(os.path.join(directory, ".git")):
         parent = os.path.dirname(directory)

@@ -1,4 +1,4 @@
-"""The tool patch: applies all patches of a call to a text file, or none, in a worker process that can be killed."""
+"""The patch tool: applies all of a call's patches to a text file, or none, in a worker process that can be killed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from actors.ports.tools import object_schema
 
 
 class Clipboards:
-    """The texts that calls of patch have stored under names, per conversation. Thread-safe; never blocks."""
+    """The named texts that patch calls have stored, per conversation. Thread-safe; never blocks."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # calls of several conversations, and a conversation's deletion, run in parallel
+        self._lock = threading.Lock()  # several conversations' calls, and deletions, run in parallel
         self._clipboards: dict[str, dict[str, str]] = {}
 
     def of(self, conversation_id: str) -> Mapping[str, str]:
-        """The conversation's current texts by name; do not modify the mapping."""
+        """The conversation's current texts by name. Do not modify the mapping."""
         with self._lock:
             return self._clipboards.setdefault(conversation_id, {})
 
     def store(self, conversation_id: str, before: Mapping[str, str], texts: Mapping[str, str]) -> None:
-        """Add `texts`, unless the conversation's are no longer `before`."""
+        """Add `texts`, unless the conversation's texts have changed since they were `before`."""
         with self._lock:
             if self._clipboards.get(conversation_id) is before:
                 self._clipboards[conversation_id] = {**before, **texts}
@@ -39,7 +39,7 @@ class Clipboards:
 
 MAX_INPUT = 240 * 1024
 
-# Maximum bytes of the worker's output: more than the JSON text of all clipboards and a diff can take.
+# Maximum bytes of the worker's output, which is more than the JSON of all clipboards and a diff can take.
 MAX_OUTPUT = 8 << 20
 
 MAX_PATCHES = 200
@@ -120,7 +120,7 @@ class PatchTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Apply all patches or none.
 
-        Raises ToolTransientError for a lost worker: the file then has its old or its new content.
+        Raises ToolTransientError if the worker is lost, after which the file has either its old or its new content.
         """
         path = arguments["path"]
         if context.mode is Mode.RESTRICTED:

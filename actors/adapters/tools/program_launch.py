@@ -20,7 +20,7 @@ from actors.ports import (
     ToolTransientError,
 )
 
-# Variables that are passed on, and their values if they are not set: nothing is coloured, and nothing paged.
+# Variables that are passed on, with the values used if they are not set: no colours and no pager.
 DEFAULTS = {"PATH": os.defpath, "HOME": "/", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
 
 # Variables that are passed on if they are set, in addition to LC_*.
@@ -30,7 +30,7 @@ PASSED = ("USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHO
 def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
     """The complete environment of a tool's process, selected from `server` (os.environ).
 
-    HOME stays, because git and shells have their configuration there; TERM is "dumb", because there is no terminal.
+    HOME is kept, because git and shells have their configuration there; TERM is "dumb", because there is no terminal.
     """
     server = os.environ if server is None else server
     passed = {name: value for name, value in server.items() if name in PASSED or name.startswith("LC_")}
@@ -38,7 +38,7 @@ def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 class ToolRefusedError(Exception):
-    """The call was refused and nothing was done. The message says what to do instead; `details` are for users."""
+    """The call was refused and nothing was done. The message says what to do instead; `details` is for users."""
 
     def __init__(self, error: str, text: str, **details: Any) -> None:
         super().__init__(f"{error}: {text}")
@@ -57,14 +57,14 @@ WORKER_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from {package} impor
 
 
 class WorkingDirectoryMissingError(Exception):
-    """The conversation's directory no longer exists; the text is for the model."""
+    """The conversation's directory no longer exists; the message is for the model."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"The working directory {path} no longer exists, so no tool can run. Tell the user.")
 
 
 def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> ProcessEnd:
-    """Run a program to its end, on the tool's thread; a cancel kills its tree. Raises what `start_program` raises."""
+    """Run a program to its end on the tool's thread; a cancel kills its tree. Raises what `start_program` raises."""
     running = start_program(launch, context, on_output)
     context.track(running)
     end = running.wait()
@@ -73,9 +73,10 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
 
 
 def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
-    """Start a program, on the tool's thread; the caller registers it for cancellation and waits for it.
+    """Start a program on the tool's thread; the caller registers it for cancellation and waits for it.
 
-    Raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or SandboxUnavailableError: it did not start.
+    If it did not start, raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or
+    SandboxUnavailableError.
     """
     if not os.path.isdir(launch.cwd):
         raise WorkingDirectoryMissingError(launch.cwd)
@@ -103,11 +104,11 @@ def worker_answer(
     hint: str = "",
     output_bytes: int = WORKER_OUTPUT_BYTES,
 ) -> bytes | ToolOutput:
-    """Run a worker, a module of actors.adapters.tools.workers; return its output, or the error for the model.
+    """Run a worker, a module in actors.adapters.tools.workers; return its output, or the error for the model.
 
-    Only its process imports the module, which saves memory in a server without agents. `what` names the activity for
-    users ("Reading a.txt"), `hint` tells the model what to change at a limit. Raises ToolTransientError or
-    SandboxUnavailableError.
+    Only the worker's process imports the module, which saves memory in a server without agents. `what` names the
+    activity for users ("Reading a.txt"); `hint` tells the model what to change if a limit is exceeded. Raises
+    ToolTransientError or SandboxUnavailableError.
     """
     launch = Launch(
         argv=(worker_source(worker), *arguments),

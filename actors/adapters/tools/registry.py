@@ -53,7 +53,7 @@ ALIASES = {
 
 
 class StandardToolbox:
-    """The standard tools (ports.Toolbox). Thread-safe."""
+    """The standard tools (implements ports.Toolbox). Thread-safe."""
 
     def __init__(self) -> None:
         self._jobs = JobRegistry()
@@ -79,9 +79,9 @@ class StandardToolbox:
         return {name: JsonSchema(spec.input_schema) for name, spec in every.items()}
 
     def load(self) -> None:
-        """Import the parsers of arguments and commands before the first call: a server without agents saves 6 MiB.
+        """Import the parsers for arguments and commands. Blocks.
 
-        Blocks.
+        Call this before the first tool call. It is not done at import, which saves 6 MiB in a server without agents.
         """
         _ = self._schemas
         new_parser()
@@ -127,7 +127,7 @@ class StandardToolbox:
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Replace aliases by the real names. An alias given beside the real name stays, so that the schema refuses it."""
+    """Replace aliases with the real names. An alias next to the real name stays, so that the schema refuses it."""
     aliases = ALIASES.get(name, {})
     renamed: dict[str, Any] = {}
     for argument, value in arguments.items():

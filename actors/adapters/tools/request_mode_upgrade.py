@@ -1,7 +1,7 @@
 """The tool request_mode_upgrade: asks the user for a wider permission mode.
 
-The call itself always needs approval, and the tool runs only once the user has approved. The tool changes nothing
-itself: the state machine sets the mode when it gets the successful result.
+The call always needs approval, and the tool runs only once the user has approved it. The tool itself changes nothing:
+the state machine sets the mode when it gets the successful result.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ HOW_TO_ASK = (
     "The mode is restricted: tools can read but not change anything outside of a temporary directory of the call, and "
     f"have no network. {ASK}"
 )
-# Text appended to results of calls that failed because of workspace mode.
+# Text appended to the results of calls that failed because of workspace mode.
 HOW_TO_ASK_FOR_MORE = (
     "The mode is workspace: tools can change files beneath the working directory only (but not .git, other files that "
     "people run later, files with several hard links, or files reached by links out of it), and have no network. "
     f"{ASK}"
 )
 ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
-# Display data of a result that contains ASK, a sentence for the model only, which clients should not show.
+# Display data for a result that contains ASK, a sentence for the model only, which clients should not show.
 FOR_AGENT = {"for_agent": ASK}
 
 GRANTED = (
@@ -75,10 +75,10 @@ _WORDS = (
     r"|Network is unreachable|Name or service not known|Temporary failure in name resolution|Could not resolve host"
     r"|getaddrinfo|ENETUNREACH|EAI_AGAIN"
 )
-# Matches error messages of programs that the permission mode keeps from writing or from using the network.
+# Matches error messages from programs that the permission mode keeps from writing or using the network.
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
-# The same in lines that have the form of an error message, such as `touch: cannot touch …`: the output of a successful
-# command may merely quote one.
+# Matches them only in lines that look like an error message, such as `touch: cannot touch …`, because the output of a
+# successful command may merely quote one.
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
 
 _LOOKED_AT = 16 * 1024
@@ -101,7 +101,7 @@ class ModeUpgradeTool:
 
 
 def hint(mode: Mode, end: ProcessEnd) -> str:
-    """Advice if the mode may have made a command, or a part of it, fail; "" otherwise."""
+    """Advice if the mode may have caused a command, or a part of it, to fail; "" otherwise."""
     if mode is Mode.UNRESTRICTED:
         return ""
     said = (end.tail or end.head)[-_LOOKED_AT:].decode(errors="replace")
@@ -110,5 +110,5 @@ def hint(mode: Mode, end: ProcessEnd) -> str:
 
 
 def hint_for_error(mode: Mode, text: str) -> str:
-    """Advice if workspace mode may have caused an error of a tool; "" otherwise."""
+    """Advice if workspace mode may have caused a tool's error; "" otherwise."""
     return ADVICE[mode] if mode is Mode.WORKSPACE and _BLOCKED.search(text) else ""

@@ -1,7 +1,7 @@
-"""The tools search and keyword_search: find lines that match a pattern, and the places that contain some terms.
+"""The tools search and keyword_search: find lines that match a pattern, and places that contain some terms.
 
-A worker process, which can be killed, searches. For keyword_search a small model, if there is one, selects excerpts of
-what it finds; if the model does not answer, the beginning of the findings is shown.
+A worker process, which can be killed, searches. For keyword_search, a small model, if there is one, selects excerpts
+from the findings; if the model does not answer, the beginning of the findings is shown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from actors.ports.tools import object_schema
 
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000
-# Maximum characters of a pattern: long ones take very long to compile.
+# Maximum characters of a pattern, because long ones take very long to compile.
 MAX_PATTERN = 4_096
 
 SEARCH = ToolSpec(
@@ -96,9 +96,9 @@ class SearchTool:
 
 
 def ripgrep() -> str:
-    """The path of ripgrep, the server's own first; "" if there is none.
+    """The path of ripgrep, preferably the server's own; "" if there is none.
 
-    Relative entries of PATH could be another user's.
+    Relative entries in PATH are ignored, because they could be another user's.
     """
     path = os.pathsep.join((sysconfig.get_path("scripts"), tool_environment()["PATH"]))
     found = shutil.which("rg", path=path) or ""
@@ -107,7 +107,7 @@ def ripgrep() -> str:
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000
-# Findings of at most this length are shown unfiltered: selecting excerpts would take longer than reading all.
+# Findings up to this length are shown unfiltered, because selecting excerpts would take longer than reading them all.
 PLAIN_CHARACTERS = 2_000
 FINDINGS_BYTES = 1 << 20
 # Maximum output tokens of the small model's selection, including reasoning.
@@ -157,12 +157,12 @@ _FINDINGS = msgspec.json.Decoder(Findings)
 
 
 class KeywordSearchTool:
-    """The tool that searches a repository for terms (ports.Tool)."""
+    """The tool that searches a repository for terms (implements ports.Tool)."""
 
     spec = KEYWORD_SEARCH
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Raises ToolTransientError (a lost worker, a busy small model) or SandboxUnavailableError."""
+        """Search. Raises ToolTransientError (lost worker, busy small model) or SandboxUnavailableError."""
         if not (program := ripgrep()):
             return ToolOutput(MISSING, is_error=True)
         asked = {"search_terms": arguments["search_terms"], "ripgrep": program}

@@ -1,7 +1,7 @@
-"""The tools that start sub-agents, and the tools that a sub-agent reports and ends with.
+"""The tools that start sub-agents, and those with which a sub-agent reports its outcome and ends.
 
 spawn_sub_agent only validates the request: the state machine starts the sub-agents, waits for them and builds the
-result. It handles the calls of submit_result and submit_error itself, so only their specifications are here.
+result. It handles submit_result and submit_error calls itself, so only the specifications of these tools are here.
 """
 
 from __future__ import annotations

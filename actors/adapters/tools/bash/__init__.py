@@ -1,1 +1,1 @@
-"""The tool bash: shell commands, background jobs with handles, and a guard that refuses destructive commands."""
+"""The bash tool: shell commands, background jobs with handles, and a guard that refuses destructive commands."""

@@ -1,4 +1,4 @@
-"""The shell commands that the bash tool has started: their processes, output and ends. They are kept in memory only.
+"""The shell commands that the bash tool has started: their processes, their output, and how they ended. Kept in memory.
 
 A command may outlive the tool call that started it.
 """
@@ -37,9 +37,9 @@ OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 
 
 class Job:
-    """A command with its process, output and end. Thread-safe.
+    """A command with its process, its output, and how it ended. Thread-safe.
 
-    Only the sandbox calls `feed`, and `attend` is called once: its thread waits for the process and ends after it.
+    Only the sandbox calls `feed`. `attend` is called once; its thread waits for the process and ends after it.
     """
 
     def __init__(self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> None:
@@ -47,11 +47,11 @@ class Job:
         self.command = command
         self.tool_use_id = tool_use_id
         self.mode = mode
-        """The permission mode of the job; a later change of the conversation's mode does not affect the job."""
+        """The job's permission mode; a later change of the conversation's mode does not affect the job."""
         self.background = False
         """Whether the job continues after the call that started it has returned."""
         self.kill_pending = False
-        """Whether the tool sent the job a signal and the job did not end within the time that the tool then waited."""
+        """Whether the tool sent the job a signal but the job did not end while the tool waited."""
         self._clock = clock
         self._began = clock.monotonic()
         # There are two locks, so that a slow `watch` callback, which blocks output, cannot block a kill.
@@ -68,7 +68,7 @@ class Job:
         """Whether the job was killed; its processes may not have ended yet."""
         self._on_end: list[OnEnd] = []
         self.end: ProcessEnd | None = None
-        """How the job ended; None before its start and while it runs."""
+        """How the job ended; None before it starts and while it runs."""
 
     @property
     def age_seconds(self) -> float:
@@ -77,7 +77,7 @@ class Job:
     # --- output -----------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Append bytes that the command has written, and pass their text to the callbacks that `watch` registered."""
+        """Append bytes that the command has written, and pass their text to the callbacks registered with `watch`."""
         with self._writing:
             self._show(self._decoder.decode(data))
 
@@ -98,13 +98,16 @@ class Job:
             return self._lines().tail(lines)
 
     def since(self, line: int) -> LineWindow:
-        """The output from line number `line` on, as far as it fits; all that may have changed if lines were erased."""
+        """The output from line number `line` on, as far as it fits.
+
+        If lines were erased so that the number is too high, returns what follows the last finished line.
+        """
         with self._writing:
             lines = self._lines()
             return lines.since(line if line <= lines.end else self._scrollback.end)
 
     def _lines(self) -> Scrollback:
-        """The lines as a terminal would show them now, with those that may still change."""
+        """The lines as a terminal would show them now, including those that may still change."""
         lines = copy.deepcopy(self._scrollback) if (shown := self._screen.live_text) else self._scrollback
         lines.feed(shown.encode())
         return lines
@@ -123,9 +126,9 @@ class Job:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def attend(self, process: RunningProcess) -> None:
-        """Wait for the end of `process` on a thread; kill it first if the job was.
+        """Wait on a thread for `process` to end; kill it first if the job was killed.
 
-        Raises RuntimeError if no thread can be started; by then the process was killed, and has ended.
+        Raises RuntimeError if no thread can be started, after killing the process and waiting for its end.
         """
         with self._changing:
             self._process = process
@@ -140,7 +143,7 @@ class Job:
             raise
 
     def report(self, changed: Callable[[BackgroundJob], None]) -> None:
-        """Report that the job continues in the background, and when it ends, on its thread before `wait` returns."""
+        """Report that the job continues in the background and, on its thread before `wait` returns, that it ended."""
         began = BackgroundJob(self.handle, self.tool_use_id, on_one_line(self.command))
         changed(began)
 
@@ -151,7 +154,7 @@ class Job:
             ended(self.end)
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait for the job's end, `seconds` or a cancel; None if it still runs."""
+        """Wait until the job ends, `seconds` have passed, or a cancel; None if the job is still running."""
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:
@@ -170,14 +173,14 @@ class Job:
         return self.end
 
     def wait_out(self) -> ProcessEnd:
-        """Wait without a time limit for the end of a job that is being killed; return how the job ended."""
+        """Wait without a time limit for a job that is being killed; return how the job ended."""
         settled: SimpleQueue[ProcessEnd] = SimpleQueue()
         if not self._when_ended(settled.put) and self.end is not None:
             return self.end
         return settled.get()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the job's process; SIGKILL kills all its descendants, too. No effect on an ended job."""
+        """Send a signal to the job's process; SIGKILL also kills all its descendants. No effect on an ended job."""
         if number == signal.SIGKILL:
             self.kill()
             return
@@ -187,9 +190,9 @@ class Job:
             process.signal(number)
 
     def kill(self, ended: Callable[[KillReceipt], None] | None = None) -> bool:
-        """Kill all processes without waiting; False if the job has ended.
+        """Kill all processes without waiting; False if the job has already ended.
 
-        Else `ended` gets a report on the job's thread. A job that has not started is killed as soon as it does.
+        Otherwise `ended` gets a report on the job's thread. A job that has not started is killed as soon as it does.
         """
         now = self._clock.monotonic()
         with self._changing:
@@ -204,7 +207,7 @@ class Job:
         return True
 
     def _when_ended(self, call: OnEnd) -> bool:
-        """Register a callback for the job's end; return False, without registering it, if the job has ended already."""
+        """Register a callback for the job's end; return False without registering it if the job has already ended."""
         with self._changing:
             if self.end is not None:
                 return False
@@ -218,7 +221,7 @@ class Job:
     # --- thread of the job -------------------------------------------------------------------------------------------
 
     def _await_end(self, process: RunningProcess) -> None:
-        """Wait for the process to end, then record the job's end; all waiters are woken even if that fails."""
+        """Wait for the process to end, then record how the job ended; all waiters are woken even if this fails."""
         end = ProcessEnd(None, None, b"", b"", 0, 0, (), leaked=True)
         try:
             end = process.wait()
@@ -277,7 +280,7 @@ class JobRegistry:
         self._numbers: Counter[str] = Counter()
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job with the next handle (b-1, b-2, …), not yet started. Raises ToolRefusedError: too many jobs."""
+        """Create a job with the next handle (b-1, b-2, …) without starting it. Raises ToolRefusedError (too many)."""
         with self._lock:
             jobs = self._jobs.setdefault(conversation_id, {})
             if len(live := _live(jobs)) >= MAX_LIVE:
@@ -295,7 +298,7 @@ class JobRegistry:
             self._jobs.get(conversation_id, {}).pop(job.handle, None)
 
     def find(self, conversation_id: str, handle: str) -> Job:
-        """The job with this handle. Raises ToolRefusedError if this conversation has none."""
+        """The job with this handle. Raises ToolRefusedError if the conversation does not have it."""
         with self._lock:
             jobs = self._jobs.get(conversation_id, {})
             if handle in jobs:
@@ -312,7 +315,7 @@ class JobRegistry:
     def end_all(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> tuple[str, ...]:
-        """Kill the jobs of `running`; return the handles of those that had not ended.
+        """Kill the jobs that `running` returns; return the handles of those that had not yet ended.
 
         `ended` gets a report on the job's thread.
         """

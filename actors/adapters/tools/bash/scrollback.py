@@ -1,15 +1,15 @@
-"""A bounded buffer for the output of a job. Lines are numbered, and the oldest are dropped."""
+"""A bounded buffer for a job's output. Lines are numbered, and the oldest are dropped."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-# The maximum bytes that are kept. Newlines count, too, because otherwise any number of empty lines would be kept.
+# Maximum bytes that are kept, including newlines, because otherwise any number of empty lines would be kept.
 SCROLLBACK_BYTES = 4 << 20
 
 LINE_BYTES = 64 << 10
 
-# The maximum bytes of one LineWindow: more than LINE_BYTES, so that every line fits.
+# Maximum bytes of one LineWindow, which is more than LINE_BYTES, so that every line fits.
 WINDOW_BYTES = 128 << 10
 
 END_BYTES = 64 << 10
@@ -33,7 +33,7 @@ class LineWindow(Struct, frozen=True):
 
 
 class Scrollback:
-    """Keeps as many of the last lines as fit, at least one. Not thread-safe."""
+    """Keeps as many of the last lines as fit, but at least one. Not thread-safe."""
 
     def __init__(
         self, kept_bytes: int = SCROLLBACK_BYTES, line_bytes: int = LINE_BYTES, window_bytes: int = WINDOW_BYTES
@@ -46,7 +46,7 @@ class Scrollback:
         self._open = 0
         self._first = 0
         self.end = 0
-        # The first of the bytes that were dropped, at most END_BYTES.
+        # The first of the dropped bytes, at most END_BYTES.
         self._head = b""
         self._dropped = 0
 
@@ -84,7 +84,7 @@ class Scrollback:
         self._drop(self._position(max(self._first, self.end - lines)))
 
     def tail(self, lines: int) -> LineWindow:
-        """The last `lines` lines, an unfinished one included; fewer if they do not fit into one LineWindow."""
+        """The last `lines` lines, including an unfinished one; fewer if they do not fit into one LineWindow."""
         self._evict()
         wanted = lines - 1 if self._open else lines
         start, position = self.end, len(self._text) - self._open
@@ -108,7 +108,7 @@ class Scrollback:
         return LineWindow(text, start, start + text.count(b"\n"), truncated, more=True)
 
     def ends(self) -> tuple[bytes, bytes, int]:
-        """Beginning and end of all output, and the number of bytes between them; if 0, the beginning is everything."""
+        """The beginning and end of the output, and the number of bytes between them; if 0, the beginning is all."""
         missing = self._dropped - len(self._head)
         text = self._head + self._text
         if not missing and len(text) <= 2 * END_BYTES:
@@ -121,7 +121,7 @@ class Scrollback:
         self._open = 0
 
     def _split(self, following: int) -> None:
-        """End the line; the beginning of a UTF-8 character that `following` continues moves to the next line."""
+        """End the line; a partial UTF-8 character at its end that `following` continues moves to the next line."""
         begun = _partial_character(self._text, following)
         position = len(self._text) - begun
         self._text[position:position] = b"\n"
@@ -149,7 +149,7 @@ class Scrollback:
 
 
 def _partial_character(text: bytearray, following: int) -> int:
-    """How many bytes at the end of `text` begin a UTF-8 character that the byte `following` continues."""
+    """How many bytes at the end of `text` begin a UTF-8 character that is continued by the byte `following`."""
     if following & 0xC0 == 0x80:
         for size in range(1, 4):
             if text[-size] & 0xC0 == 0xC0:

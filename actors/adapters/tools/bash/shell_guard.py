@@ -1,7 +1,7 @@
 """Refuses a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
 
-The command text is parsed, so a destructive command is found anywhere in it. Parts of the text that cannot be parsed
-are left to bash, whose error message is more helpful to the model.
+The command text is parsed, so a destructive command is found anywhere in it. Parts that cannot be parsed are left to
+bash, whose error message is more helpful to the model.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from actors.adapters.tools.program_launch import ToolRefusedError
 
 PARSE_SECONDS = 0.5
 
-# The maximum nesting of shells, as in `sh -c "sh -c ..."`, that is checked; commands nested deeper are allowed.
+# Maximum nesting of shells, as in `sh -c "sh -c ..."`, that is checked; commands nested more deeply are allowed.
 MAX_DEPTH = 4
 
 # Matches the letters of `rm` and `git`, which quotes may separate; text without a match need not be parsed.
 _SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
 
-# Options of git itself whose value is the next word.
+# Options of git itself that take the next word as their value.
 GIT_VALUED = frozenset("-C -c --git-dir --work-tree --namespace --super-prefix --config-env".split())
 
 EVERYTHING = frozenset([".", "*", "./"])
 
 
 def check_command(command: str, cwd: str) -> None:
-    """Raise ToolRefusedError, with advice, for a destructive command, or one that takes PARSE_SECONDS to parse."""
+    """Raise ToolRefusedError, with advice, for a command that is destructive or takes over PARSE_SECONDS to parse."""
     try:
         _check(command, cwd, MAX_DEPTH, time.thread_time() + PARSE_SECONDS)
     except IntricateTextError:
@@ -99,7 +99,7 @@ def _check_rm(words: list[str], cwd: str) -> None:
 
 
 def _git(words: list[str]) -> list[str]:
-    """The subcommand and arguments of a git command; [""] for another command or without a subcommand."""
+    """The subcommand and arguments of a git command; [""] for other commands or if there is no subcommand."""
     if words[0] != "git":
         return [""]
     position = 1
@@ -111,7 +111,7 @@ def _git(words: list[str]) -> list[str]:
 def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
     """Split arguments into options and operands.
 
-    A backslash marks quoted `*`, `?`, `[` and `~`, and stays with `marks`.
+    Backslashes that mark quoted `*`, `?`, `[` and `~` are removed, unless `marks`.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words = [word if marks else plain(word) for word in arguments[:end]]
@@ -131,7 +131,7 @@ def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
 
 
 def _precious(operand: str, cwd: str) -> bool:
-    """Whether an operand is too valuable to delete: /, the home directory, the .git of `cwd`, or all in one."""
+    """Whether an operand is too valuable to delete: /, the home directory, `*` in these or in `cwd`, or its .git."""
     path = posixpath.normpath(operand.replace("${HOME}", "$HOME")) if operand else ""
     directory, last = posixpath.split(path)
     if last in {"*", ".*"}:
@@ -145,7 +145,7 @@ def _is_root_or_home(path: str, cwd: str) -> bool:
 
 
 def _absolute(path: str, cwd: str) -> str:
-    """The absolute path; two slashes at its start count as one."""
+    """The absolute path; two slashes at the start count as one."""
     return "/" + posixpath.normpath(posixpath.join(cwd, path)).lstrip("/") if path else ""
 
 

@@ -2,9 +2,9 @@
 
 Only an unambiguous part of the shell's language is supported: words with their quotes, lists, pipelines, comments, and
 redirections to file descriptors and /dev/null. All other text is opaque: substitutions, assignments, redirections to
-files, compound commands, functions, here-documents. A parser that recovers from syntax it does not know, like the one
-of shell_guard, may read a text differently from bash. An approval rule could then allow a command that nobody
-approved, so the commands that such a parser finds are used only to deny.
+files, compound commands, functions, here-documents. A parser that recovers from unknown syntax, like that of
+shell_guard, may read a text differently from bash, so that an approval rule could allow a command that nobody approved.
+The commands that such a parser finds are therefore used only to deny.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from msgspec import Struct
 from actors.adapters.tools.bash.shell_syntax import IntricateTextError, commands, plain, script
 from actors.core.context import ShellCommand
 
-# Texts of more bytes are treated as opaque.
+# Longer texts are treated as opaque.
 MAX_BYTES = 16 * 1024
 
-# Maximum CPU seconds for the search for commands in an opaque text.
+# Maximum CPU seconds for finding the commands in an opaque text.
 PARSE_SECONDS = 0.2
 
 MAX_DEPTH = 4
@@ -65,7 +65,7 @@ def read(text: str) -> tuple[ShellCommand, ...]:
 
 
 def find(text: str) -> tuple[ShellCommand, ...]:
-    """Simple commands, including those in scripts of `sh -c`; there may be more. () after PARSE_SECONDS."""
+    """Simple commands, including those in `sh -c` scripts; there may be more. () if it takes over PARSE_SECONDS."""
     try:
         return tuple(_found(text, MAX_DEPTH, time.thread_time() + PARSE_SECONDS))
     except IntricateTextError:
@@ -146,7 +146,7 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """What a backslash and its character stand for in double quotes; "" for a variable."""
+    """The meaning of a backslash and its character in double quotes; "" for a variable."""
     escaped = found["escaped"] or ""
     if escaped == "\n":
         return ""

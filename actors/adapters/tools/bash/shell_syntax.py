@@ -1,7 +1,7 @@
 """Finds the simple commands in a shell text, with a parser that recovers from syntax that it does not know.
 
 The commands found may differ from those that bash runs. The parser takes unbounded time and memory for some long texts,
-so every long text is parsed in pieces. Variables are not expanded, and scripts in files are not read.
+so long texts are parsed in pieces. Variables are not expanded, and scripts in files are not read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WRAPPERS = {
 
 
 def unquoted(source: str) -> str:
-    """A word without its quotes; quoted `*`, `?`, `[` and `~` are marked by a backslash."""
+    """A word without its quotes; quoted `*`, `?`, `[` and `~` are marked with a backslash."""
     return "".join(_pieces(source))
 
 
@@ -77,7 +77,7 @@ def _pieces(source: str) -> Iterator[str]:
 
 
 def plain(word: str) -> str:
-    """The word without the backslashes that `unquoted` puts before quoted characters."""
+    """A word without the backslashes that `unquoted` puts before quoted characters."""
     return re.sub(r"\\([*?\[~])", r"\1", word)
 
 
@@ -108,7 +108,7 @@ def _wrapped_words(wrapper: Wrapper, words: list[str]) -> list[str]:
 
 
 def script(words: list[str]) -> str | None:
-    """The shell text that this command runs, as `bash -c` and `eval` do; None if there is none."""
+    """The shell text that a command such as `bash -c` or `eval` runs; None if there is none."""
     name = words[0]
     if name == "eval":
         return " ".join(map(plain, words[1:]))
@@ -119,7 +119,7 @@ def script(words: list[str]) -> str | None:
     return None
 
 
-# Maximum bytes of one parse, which takes 0.1 s and 40 MiB in the worst case.
+# Maximum bytes to parse at once, which takes 0.1 s and 40 MiB in the worst case.
 PIECE_BYTES = 2048
 
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")
@@ -132,7 +132,8 @@ class IntricateTextError(Exception):
 def commands(text: str, until: float, wanted: Callable[[str], object] = bool) -> Iterator[list[str]]:
     """Yield the words of every simple command, at any depth, as `unquoted` returns them.
 
-    A long text is parsed in pieces, if `wanted`. Raises IntricateTextError when this thread's CPU time passes `until`.
+    A long text is parsed in pieces, but only those that are `wanted`. Raises IntricateTextError when this thread's CPU
+    time passes `until`.
     """
     parser = new_parser()
     for source in _pieces_of(text):
@@ -150,7 +151,7 @@ def commands(text: str, until: float, wanted: Callable[[str], object] = bool) ->
 
 
 def new_parser() -> Parser:
-    """A parser of bash; the first call imports the modules for it."""
+    """A parser for bash; the first call imports its modules."""
     import tree_sitter_bash  # noqa: PLC0415 -- saves 0.4 MiB in a server that runs no agents
     from tree_sitter import Language, Parser  # noqa: PLC0415
 
@@ -191,9 +192,9 @@ def _without_heredocs(lines: list[str]) -> Iterator[str]:
 
 
 def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """The children of a node, each with the arguments of its command that are outside of it.
+    """The children of a node, each with the arguments of its command that are outside the child.
 
-    They follow a redirection, to which the grammar adds them. `behind` are those of the node itself.
+    These arguments follow a redirection, to which the grammar adds them. `behind` are those of the node itself.
     """
     children = node.named_children
     if node.type == "redirected_statement":

@@ -1,8 +1,8 @@
-"""The tool bash: runs a command in the conversation's working directory, and manages long-running commands as jobs.
+"""The bash tool: runs a command in the conversation's working directory, and manages long-running commands as jobs.
 
-A command is never killed because it takes long: when the wait is over the call returns, and the command continues as a
-job. Cancelling kills only the command of the current call. When a command ends, the background processes that it
-started are killed.
+A command is never killed for taking long: when the wait is over, the call returns and the command continues as a job.
+Cancelling kills only the current call's command. When a command ends, the background processes that it started are
+killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from actors.ports.tools import object_schema
 
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
-# Maximum bytes of a command text. It is passed to bash as one argument, and the kernel limits its length.
+# Maximum bytes of a command text. It is passed to bash as one argument, whose length the kernel limits.
 MAX_COMMAND_BYTES = 128 * 1024 - 1
 
 PEEK_LINES = 200
@@ -39,7 +39,7 @@ BELONGS_TO = {"wait_seconds": ("cmd", "wait"), "signal": ("kill",), "lines": ("p
 
 
 class JobRequest(Struct, frozen=True):
-    """The request of a call."""
+    """The request that a call makes."""
 
     action: str
     subject: str
@@ -50,7 +50,7 @@ class JobRequest(Struct, frozen=True):
 
 
 def request(arguments: Mapping[str, Any]) -> JobRequest:
-    """Raises ToolRefusedError for arguments that contradict each other, an exceeded limit, or NUL in the command."""
+    """Parse arguments. Raises ToolRefusedError if they contradict each other, exceed a limit, or contain NUL."""
     chosen = _the_one_of(arguments)
     _check_company(chosen, arguments)
     if chosen == "cmd":
@@ -236,7 +236,8 @@ class BashTool:
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
         """Let the job outlive its call, unless a cancel is killing it; return whether it continues.
 
-        It is marked before `let_go`: a cancel ends first the call's processes and then the jobs, so it cannot miss it.
+        The job is marked before `let_go`. As a cancel ends the call's processes first and the jobs next, it cannot miss
+        the job.
         """
         if context.cancel.cancelled:
             return False

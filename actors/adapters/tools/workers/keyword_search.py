@@ -1,10 +1,10 @@
 """Finds lines that match search terms; reads a JSON object with search_terms and ripgrep from standard input.
 
 `ripgrep` is the path of the program rg. The worker runs in the working directory and searches the git repository around
-this directory or, outside of a repository, the directory itself. It prints "ok" on its own line, then its findings
-as a JSON object: `text`, what `rg -n -i -C 10` would print, with long lines cut; `remarks` on what was left out; and
-`root`, the directory that paths are relative to, "" for the working directory. After an error it prints "error", and a
-text for the model.
+it or, outside a repository, the directory itself. It prints "ok" on its own line, then its findings as a JSON object:
+`text` is the output that `rg -n -i -C 10` would print, with long lines cut; `remarks` says what was left out; and
+`root` is the directory that paths are relative to, "" for the working directory. After an error, it prints "error" and
+a text for the model.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SEPARATOR = "--\n"
 
 MAX_TERM_BYTES = 64 * 1024
 MAX_ALL_BYTES = 128 * 1024
-# Maximum matches in one file: more take more than MAX_TERM_BYTES.
+# Maximum matches in one file; more would exceed MAX_TERM_BYTES.
 MAX_MATCHES = MAX_TERM_BYTES // len("a:1:\n")
 
 
 class OutputTooLargeError(Exception):
-    """Each of the terms alone finds more than MAX_TERM_BYTES."""
+    """Every term, even alone, finds more than MAX_TERM_BYTES."""
 
 
 class Term:
@@ -82,7 +82,8 @@ def blocks(findings: list[Finding]) -> Iterator[str]:
     """Yield runs of adjacent lines of one file: `name:number:text` for matches, `name-number-text` for context."""
     lines: dict[int, Line] = {}
     for line in sorted(line for finding in findings for line in finding.lines):
-        # A match sorts behind the same line as context of another term; its text is the one that shows the match.
+        # A match sorts after the same line as context of another term, because its text is the one that shows the
+        # match.
         lines[line.number] = max(lines.get(line.number, line), line, key=lambda each: each.matches)
     name = display_name_of(findings[0].name)
     block: list[str] = []
@@ -96,10 +97,10 @@ def blocks(findings: list[Finding]) -> Iterator[str]:
 
 
 def found(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Search for the terms, the most important first. Raises OSError.
+    """Search for the terms, most important first. Raises OSError.
 
-    The last is dropped while all find more than MAX_ALL_BYTES. Raises OutputTooLargeError if each alone finds more than
-    MAX_TERM_BYTES.
+    The last term is dropped as long as the terms together find more than MAX_ALL_BYTES. Raises OutputTooLargeError if
+    every term alone finds more than MAX_TERM_BYTES.
     """
     here = os.path.realpath(".")
     root = enclosing_repository(here) or here

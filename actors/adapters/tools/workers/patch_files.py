@@ -1,8 +1,8 @@
 """Changes one file atomically, relative to descriptors of its directory, so that renames cannot redirect the write.
 
-The new content is written beside the file and renamed over it: readers, even after a crash, see the old file or the new
-one. A crash may leave a file `.bedrock-patch-*.tmp`, or an empty new directory. From reading to renaming, the file is
-locked (flock), so that patches of other calls, servers and machines wait for it and nothing of them is lost.
+The new content is written next to the file and renamed over it: readers, even after a crash, see the old file or the
+new one. A crash may leave a file `.bedrock-patch-*.tmp` or an empty new directory. The file is locked (flock) from
+reading to renaming, so that patches from other calls, servers and machines wait and none of their changes are lost.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ MAX_FILE = 8 << 20
 
 
 class PatchRefusedError(Exception):
-    """A patch cannot be applied; the text tells the model why."""
+    """A patch cannot be applied; the message tells the model why."""
 
 
 RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
@@ -48,7 +48,7 @@ def rename_new(directory: int, old: str, new: str) -> None:
     failure = ctypes.get_errno()
     if failure not in (errno.ENOSYS, errno.EINVAL):
         raise OSError(failure, os.strerror(failure), new)
-    with suppress(FileNotFoundError):  # the file system, such as NFS, cannot do both in one step
+    with suppress(FileNotFoundError):  # some file systems, such as NFS, cannot do both in one step
         os.stat(new, dir_fd=directory, follow_symlinks=False)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
     os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
@@ -57,7 +57,7 @@ def rename_new(directory: int, old: str, new: str) -> None:
 def open_directory(root: int, path: str) -> int:
     """Open a directory component by component, never through an unchecked link. Raises PathEscapesError or OSError.
 
-    `..` returns to the directory through which the walk came, so moving one meanwhile cannot lead elsewhere.
+    `..` returns to the directory through which the walk came, so moving a directory meanwhile cannot lead elsewhere.
     """
     passed = [os.open(".", DIRECTORY, dir_fd=root)]
     try:
@@ -154,7 +154,7 @@ class FileLocation(NamedTuple):
 
 
 def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], bytes]) -> None:
-    """Replace the content of `path` by what `rewrite` makes of the old one (None: a new file).
+    """Replace the content of `path` with the result of `rewrite`, which gets the old content, or None for a new file.
 
     Relative paths stay below the current directory. Raises PatchRefusedError, OSError or what `rewrite` raises, leaving
     the file unchanged.
@@ -215,7 +215,7 @@ class Finder:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def nearest(self, path: str, name: str) -> FileLocation:
-        """The location of `name` in the directory `path`, relative to the deepest directory that exists."""
+        """The location of `name` in the directory `path`, relative to the deepest existing directory."""
         missing: list[str] = []
         while True:
             try:
@@ -232,9 +232,9 @@ class Finder:
         return open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
-        """The target of the link at `place`, closing its directory; None, leaving that open, if it is not a link.
+        """The target of the link at `place`; None if it is not a link. Raises OSError.
 
-        Raises OSError.
+        Closes the directory of `place` if it is a link.
         """
         target = None
         try:
@@ -257,7 +257,7 @@ class Finder:
 
 
 def check_protected(place: FileLocation, protected: list[str]) -> None:
-    """Raise PatchRefusedError if the file is or lies in one of the paths `protected`, under any name or mount."""
+    """Raise PatchRefusedError if the file is or lies in one of the `protected` paths, under any name or mount."""
     real = os.path.join(os.readlink(f"/proc/self/fd/{place.directory}"), *place.missing, place.name)
     within = any(real == path or real.startswith(path.rstrip("/") + "/") for path in protected)
     if within or not identities(protected).isdisjoint(passed(place)):
@@ -277,7 +277,7 @@ def identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def passed(place: FileLocation) -> Iterator[tuple[int, int]]:
-    """Yield the identities of the file and of all directories above it, as far as they can be inspected."""
+    """Yield the identities of the file and all directories above it, as far as they can be inspected."""
     with suppress(OSError):
         yield identity(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
     here = os.dup(place.directory)
@@ -329,7 +329,7 @@ def opened(place: FileLocation, flags: int) -> int | None:
 
 
 def lock(file: int) -> int:
-    """Lock a file, without waiting; return 0, or the errno if that fails: EAGAIN if it is locked already."""
+    """Lock a file without waiting; return 0, or the errno if that fails (EAGAIN if it is already locked)."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as failed:
@@ -338,7 +338,7 @@ def lock(file: int) -> int:
 
 
 def is_at(place: FileLocation, file: int) -> bool:
-    """Whether the open file still has this location: a patch replaces the file that it has locked."""
+    """Whether the open file is still at this location; a patch replaces the file that it has locked."""
     try:
         there = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -356,7 +356,7 @@ def read(file: int) -> FileVersion:
 
 
 def content_of(file: int) -> bytes:
-    """The content of an open file, of a larger one at least one byte more than MAX_FILE. Raises OSError."""
+    """An open file's content, or at least MAX_FILE bytes plus one if it is larger. Raises OSError."""
     content = b""
     while len(content) <= MAX_FILE and (block := os.pread(file, MAX_FILE, len(content))):
         content += block
@@ -388,7 +388,7 @@ def check_changeable(status: os.stat_result) -> None:
 
 
 def store(place: FileLocation, found: FileVersion | None, content: bytes, file: int | None) -> None:
-    """Replace the file that was read as `found`, or create it, with the content `content`.
+    """Replace the file that was read as `found` with the content `content`, or create it.
 
     Raises PatchRefusedError or OSError, leaving the file unchanged.
     """
@@ -456,7 +456,7 @@ def dress(file: int, found: FileVersion) -> None:
 
 
 def create(directory: int, temporary: str, name: str) -> None:
-    """Rename the file `temporary` to `name`, unless that exists by now. Raises PatchRefusedError or OSError."""
+    """Rename the file `temporary` to `name`, unless that now exists. Raises PatchRefusedError or OSError."""
     try:
         rename_new(directory, temporary, name)
     except FileExistsError:
@@ -473,7 +473,7 @@ def replace(directory: int, temporary: str, name: str) -> None:
 
 
 def check_unchanged(directory: int, name: str, found: FileVersion, file: int) -> None:
-    """Raise PatchRefusedError if the open file, or what has its name, is not as it was when it was read."""
+    """Raise PatchRefusedError if the open file, or the file with its name, has changed since it was read."""
     with suppress(FileNotFoundError):
         same = content_of(file) == found.content  # two changes within one tick of the clock have the same time
         if same and moment(os.stat(name, dir_fd=directory, follow_symlinks=False)) == moment(found.status):
@@ -486,7 +486,7 @@ def moment(status: os.stat_result) -> tuple[int, ...]:
 
 
 def sync(directory: int) -> None:
-    """Write the entries of a directory to the disk; a failure is ignored, because the change is in effect anyway."""
+    """Write a directory's entries to the disk; a failure is ignored, because the change is in effect anyway."""
     with suppress(OSError):
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:

@@ -22,7 +22,7 @@ NO_NEWLINE = "\n\\ No newline at end of file\n"
 
 
 class Edit(NamedTuple):
-    """The replacement of the characters from `start` to `end` (exclusive) of the old text by `new`."""
+    """The replacement of the old text's characters from `start` to `end` (exclusive) with `new`."""
 
     start: int
     end: int
@@ -30,7 +30,7 @@ class Edit(NamedTuple):
 
 
 class LineChange(NamedTuple):
-    """The replacement of the lines from `first` to `end` (exclusive, counted from 0) of the old text by `lines`."""
+    """The replacement of the old text's lines from `first` to `end` (exclusive, counted from 0) with `lines`."""
 
     first: int
     end: int
@@ -43,7 +43,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None) -> str:
-    """Old[start:end] with `edits` applied, which must be sorted, lie in this range and not overlap."""
+    """Apply `edits` to old[start:end]; they must be sorted, lie in this range, and not overlap."""
     pieces: list[str] = []
     for edit in edits:
         pieces += [old[start : edit.start], edit.new]
@@ -52,7 +52,7 @@ def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None)
 
 
 def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
-    """The diff to show to users; "" if nothing changes. `edits` must be sorted and not overlap."""
+    """The diff to show to users; "" if nothing changes. `edits` must be sorted and must not overlap."""
     lines = lines_of(old)
     changes = [change for stretch in touched(old, lines, edits) for change in compared(lines, stretch)]
     text = "".join(hunks(lines, changes))
@@ -68,7 +68,7 @@ def bounded(text: str) -> str:
 
 
 def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[LineChange]:
-    """Yield each run of lines that edits touch, with the lines that replace it; the runs do not overlap."""
+    """Yield each run of lines that edits touch, with the replacement lines; the runs do not overlap."""
     starts = [0, *accumulate(map(len, lines))]
     stretches: list[tuple[int, int, list[Edit]]] = []
     for edit in edits:
@@ -88,7 +88,7 @@ def line_at(starts: list[int], position: int) -> int:
 
 
 def compared(lines: list[str], stretch: LineChange) -> Iterator[LineChange]:
-    """Yield the changes within a run of lines, without the lines that are equal in the old and the new text."""
+    """Yield the changes within a run of lines, without lines that are equal in the old and the new text."""
     first, end, new = stretch
     while first < end and new and lines[first] == new[0]:
         first, new = first + 1, new[1:]
@@ -122,7 +122,7 @@ def grown(change: LineChange) -> int:
 
 
 def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
-    """The text of one hunk; `shift` is the number of lines that the hunks before it have added."""
+    """The text of one hunk; `shift` is the number of lines added by the hunks before it."""
     begin, end = max(0, group[0].first - CONTEXT), min(len(lines), group[-1].end + CONTEXT)
     shown: list[str] = []
     position = begin
@@ -146,10 +146,10 @@ def span(begin: int, length: int) -> str:
 
 FIRST, LAST, BOTH = "its first line", "its last line", "its first and last line"
 
-# The maximum number of positions that are counted; for more, the message says "more than 999".
+# Maximum number of positions that are counted; for more, the message says "more than 999".
 MOST_COUNTED = 999
 
-# The maximum number of different indentations of a file that are tried, most frequent first.
+# Maximum number of a file's different indentations that are tried, most frequent first.
 MAX_LEVELS = 64
 
 # Unicode's NFKD handles full width forms, ligatures, spaces, the ellipsis and accents.
@@ -167,7 +167,7 @@ LOOKALIKES = str.maketrans(
 
 
 class NoMatchError(Exception):
-    """The text was not found, or found more than once; the message says which, and how often."""
+    """The text was not found, or was found more than once; the message says which, and how often."""
 
 
 class Sought(NamedTuple):
@@ -185,9 +185,9 @@ class TextMatch(NamedTuple):
     start: int
     end: int
     new: str | None
-    """The replacement, with the same adaptations that were needed to find the old text, e.g. its indentation."""
+    """The replacement, with the adaptations that were needed to find the old text, e.g. to its indentation."""
     how: str = ""
-    """Text for the model that names the ignored differences; "" for none."""
+    """A text for the model that names the ignored differences; "" if there are none."""
 
 
 class Folded:
@@ -201,7 +201,7 @@ class Folded:
             self._origins = array("L", (position for position, one in enumerate(text) for _ in table[one]))
 
     def origin(self, start: int, end: int) -> tuple[int, int] | None:
-        """The range of the original that became text[start:end]; None if it would split a replaced character."""
+        """The range in the original that became text[start:end]; None if it would split a replaced character."""
         origins = self._origins
         if origins is None:
             return start, end
@@ -213,7 +213,7 @@ class Folded:
 
 
 class Haystack:
-    """The text of a file, with derived data that is computed on first use."""
+    """A file's text, with derived data that is computed on first use."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -251,7 +251,7 @@ def find(haystack: Haystack, sought: Sought) -> TextMatch:
 
 
 def places(text: str, wanted: str) -> list[int]:
-    """The positions at which `wanted` begins in `text`, overlapping ones included, at most MOST_COUNTED + 1."""
+    """The positions in `text` at which `wanted` begins, including overlapping ones; at most MOST_COUNTED + 1."""
     found: list[int] = []
     position = text.find(wanted)
     while position >= 0 and len(found) <= MOST_COUNTED:
@@ -261,13 +261,13 @@ def places(text: str, wanted: str) -> list[int]:
 
 
 def line_starts(text: str, wanted: str) -> list[int]:
-    """Where `wanted` begins at the start of a line; like `places`, not many more than MOST_COUNTED."""
+    """The positions at which `wanted` begins at the start of a line; like `places`, stops soon after MOST_COUNTED."""
     inner = [position + 1 for position in places(text, "\n" + wanted)]
     return [0, *inner] if text.startswith(wanted) else inner
 
 
 def only(found: list[int], how: str = "") -> int | None:
-    """The only position in `found`; None if it is empty. Raises NoMatchError if there are several."""
+    """The only position in `found`, or None if there is none. Raises NoMatchError if there are several."""
     if len(found) > 1:
         times = f"more than {MOST_COUNTED}" if len(found) > MOST_COUNTED else str(len(found))
         aside = f" ({how})" if how else ""
@@ -281,7 +281,10 @@ def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text, ignoring blanks at line ends; unchanged lines keep theirs. Raises NoMatchError for several."""
+    """Find the text, ignoring blanks at line ends; unchanged lines keep theirs.
+
+    Raises NoMatchError for several matches.
+    """
     old, text = stripped(sought.old), haystack.stripped
     if not old.strip():
         return None
@@ -301,14 +304,14 @@ def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def in_lines(lines: list[str], text: str, position: int) -> tuple[int, int]:
-    """The position in `lines` at `position` of `text`, which lacks blanks at line ends, and where its line ends."""
+    """Where `position` in `text`, which lacks blanks at line ends, is in `lines`, and where its line ends there."""
     number = text.count("\n", 0, position)
     start = sum(map(len, lines[:number])) + number
     return start + position - (text.rfind("\n", 0, position) + 1), start + len(lines[number])
 
 
 def unchanged_kept(old: str, new: str, found: str) -> str:
-    """`new` with the lines that it shares with `old`, at its beginning and its end, as in the text `found`."""
+    """`new`, but with the first and last lines that it shares with `old` taken from the text `found`."""
     olds, news, founds = (text.split("\n") for text in (old, new, found))
     head, tail = equal_edges(olds, news)
     return "\n".join([*founds[:head], *news[head : len(news) - tail], *founds[len(founds) - tail :]])
@@ -324,7 +327,7 @@ def equal_edges(olds: list[str], news: list[str]) -> tuple[int, int]:
 def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
     """Find the text at a different indentation, and indent the replacement to match.
 
-    Raises NoMatchError for several.
+    Raises NoMatchError for several matches.
     """
     margin = common_margin(sought.old)
     if margin is None:
@@ -344,7 +347,7 @@ def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def common_margin(text: str) -> str | None:
-    """The white space that all lines of `text` begin with; None if all are blank."""
+    """The whitespace with which all non-blank lines of `text` begin; None if all lines are blank."""
     margins = [line[: len(line) - len(line.lstrip(" \t"))] for line in text.split("\n") if line.strip()]
     if not margins:
         return None
@@ -354,7 +357,7 @@ def common_margin(text: str) -> str | None:
 
 
 def bare(text: str, margin: str) -> str | None:
-    """`text` without `margin` at the start of its non-blank lines; None if such a line begins differently."""
+    """`text` without `margin` at the start of non-blank lines; None if such a line does not begin with it."""
     lines = text.split("\n")
     if any(line.strip() and not line.startswith(margin) for line in lines):
         return None
@@ -366,9 +369,9 @@ def indented(text: str, margin: str) -> str:
 
 
 def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text without its first or last line, or both, if the replacement has it, too.
+    """Find the text without its first or last line, or both, if the replacement has the same.
 
-    Raises NoMatchError for several.
+    Raises NoMatchError for several matches.
     """
     refused: NoMatchError | None = None
     for name, old, new in trimmed(sought.old, sought.new or ""):
@@ -386,9 +389,9 @@ def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
-    """Variants of both texts without an equal first line, last line, or both, with the name of what was removed.
+    """Variants of both texts without an equal first line, last line, or both, each with a name for the removed part.
 
-    Those whose old text is white space are left out.
+    Variants whose old text is only whitespace are left out.
     """
     olds, news = lines_of(old), lines_of(new)
     if len(olds) < 2 or not news:

@@ -1,8 +1,9 @@
 """Reads a file: lines of text, or the whole file, which should be an image and is not examined here.
 
-The arguments are its path, the number of the first line and the number of lines; or its path and its maximum size in
-bytes. Runs in a separate process, so that it can be killed if the file is huge, the disk slow or the mount hung.
-Prints "ok" or "error" on its own line, then the content or the text for the model. Memory stays bounded.
+The arguments are the file's path, the number of the first line and the number of lines; or its path and its maximum
+size in bytes. This program runs in a separate process, so that it can be killed if the file is huge, the disk slow or
+the mount hung. It prints "ok" or "error" on its own line, then the content or the text for the model. Memory stays
+bounded.
 """
 
 import os
@@ -11,15 +12,15 @@ import sys
 
 BLOCK = 1 << 18
 
-# The bytes at the start of a file that are checked for NUL, which means that the file is binary.
+# How many bytes at the start of a file are checked for NUL, which means that the file is binary.
 SNIFFED = 8 * 1024
 
 MAX_LINE = 2000
 
-# The maximum bytes of all shown lines together; further lines count as not shown.
+# Maximum total bytes of the lines shown; further lines count as not shown.
 MAX_TEXT = 126 * 1024
 
-# The maximum bytes of a file that are read; the lines after them are neither shown nor counted.
+# Maximum bytes that are read from a file; lines after them are neither shown nor counted.
 MAX_READ = 1 << 28
 
 
@@ -28,7 +29,7 @@ class UnreadableFileError(Exception):
 
 
 class WindowReader:
-    """Processes a file block by block, and keeps the lines from number `offset` on, `limit` at most."""
+    """Processes a file block by block, and keeps at most `limit` lines from number `offset` on."""
 
     def __init__(self, offset: int, limit: int) -> None:
         self.first = offset
@@ -131,7 +132,7 @@ def read(path: str, offset: int, limit: int) -> bytes:
 
 
 def remark(window: WindowReader, total: int, more: bool) -> bytes:
-    """The remark on lines that are not shown, or b"". Raises UnreadableFileError if `offset` is beyond the end."""
+    """A remark about lines that are not shown, or b"". Raises UnreadableFileError if `offset` is beyond the end."""
     at_least = "at least " if more else ""
     if window.first > total:
         raise UnreadableFileError(f"offset {window.first} is beyond its end: it has {at_least}{total} lines")

@@ -1,6 +1,6 @@
-"""Runs ripgrep (rg), and finds lines in files: the program of the tool search.
+"""Runs ripgrep (rg), and finds lines in files: the program behind the search tool.
 
-ripgrep's regular expressions take linear time on every text. It decides what is ignored, as git does; it never runs
+ripgrep's regular expressions take linear time on every text. It decides what to ignore, as git does, but never runs
 git, and reads neither its own nor global settings.
 
 The program reads a JSON object with pattern, path, include, exclude, max_results and ripgrep (the path of rg) from
@@ -28,16 +28,16 @@ OPTIONS = (
     "--json --no-config --no-ignore-global --no-ignore-dot --hidden --crlf --glob=!.git --threads=4 "
     "--max-filesize=10M --regex-size-limit=10M"
 ).split()
-# Outside a repository, .gitignore files apply from the searched directory down.
+# Options for searches outside a repository, where .gitignore files apply from the searched directory down.
 OUTSIDE = ("--no-require-git", "--no-ignore-parent")
 
 
 class InvalidSearchError(Exception):
-    """ripgrep refuses the pattern or a glob; the text says why."""
+    """ripgrep refuses the pattern or a glob; the message says why."""
 
 
 class Line(NamedTuple):
-    """A line of a file, as it is shown."""
+    """A line of a file as it is shown."""
 
     number: int
     text: str
@@ -46,15 +46,15 @@ class Line(NamedTuple):
 
 class Finding(NamedTuple):
     name: str
-    """The path from the searched directory."""
+    """The file's path relative to the searched directory."""
     lines: list[Line]
 
 
 class Search:
-    """One run of ripgrep; it counts the files and directories that cannot be read."""
+    """One ripgrep run; it counts the files and directories that cannot be read."""
 
     def __init__(self, program: str, arguments: Iterable[str], *, directory: str, max_matches: int) -> None:
-        """Prepare a run in `directory` that finds at most `max_matches` lines of a file."""
+        """Prepare a run in `directory` that finds at most `max_matches` lines in each file."""
         outside = () if enclosing_repository(directory) is not None else OUTSIDE
         self._command = [program, *OPTIONS, f"--max-count={max_matches}", *outside, *arguments]
         self._directory = directory
@@ -66,7 +66,7 @@ class Search:
 
         Raises InvalidSearchError and OSError.
         """
-        errors = os.memfd_create("errors")  # a pipe could fill up, and restricted modes have no place for a file
+        errors = os.memfd_create("errors")  # a pipe could fill up, and in restricted modes there is no place for a file
         try:
             with subprocess.Popen(
                 self._command, cwd=self._directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
@@ -97,7 +97,7 @@ class Search:
 
 
 def refusal(errors: str) -> str:
-    """Why ripgrep refused to search at all; "" if it only could not read some files."""
+    """Why ripgrep refused to search at all; "" if it was only unable to read some files."""
     if errors.startswith("rg: regex parse error:"):
         return errors.rpartition("\nerror: ")[2].partition("\n")[0]
     first = errors.partition("\n")[0].removeprefix("rg: ")
@@ -106,7 +106,7 @@ def refusal(errors: str) -> str:
 
 
 def raw(field: dict[str, str]) -> bytes:
-    """The bytes of a field, which is base64 where it is not UTF-8."""
+    """The bytes of a field, which is in base64 if they are not UTF-8."""
     return field["text"].encode() if "text" in field else base64.b64decode(field["bytes"])
 
 
@@ -129,7 +129,7 @@ def display_name_of(name: str) -> str:
 
 
 def enclosing_repository(directory: str) -> str | None:
-    """The nearest directory upwards that contains `.git`, or None. As in git, another user's does not count."""
+    """The nearest directory upwards that contains `.git`, or None. As in git, another user's `.git` does not count."""
     try:
         owners = {os.geteuid(), os.stat(directory).st_uid}
         while True:
@@ -154,7 +154,7 @@ SYNTAX = "Patterns are Rust regular expressions, without look-around or backrefe
 
 
 class UnsearchableError(Exception):
-    """The search is not possible; the text says why."""
+    """The search is not possible; the message says why."""
 
 
 class LineSearch:
@@ -211,12 +211,12 @@ def excluded(glob: str) -> tuple[str, ...]:
 
 
 def anchored(glob: str) -> str:
-    """A glob for paths from the searched directory, whose `/` also keeps a `!` from reversing the glob."""
+    """A glob for paths from the searched directory; its leading `/` also keeps a `!` from negating it."""
     return "/" + glob.removeprefix("./").removeprefix("/") + ("**" if glob.endswith("/") else "")
 
 
 def display_root(root: str) -> str:
-    """The prefix of shown paths: "" for the working directory, else a path that read_file accepts."""
+    """The prefix of the paths shown: "" for the working directory, else a path that read_file accepts."""
     here = os.path.realpath(".")
     if root == here:
         return ""
