@@ -1,9 +1,9 @@
-"""Prepares control groups (cgroups), which limit the processes and the memory of a call, and finds orphans of a call.
+"""Prepares control groups (cgroups), which limit a call's processes and memory, and finds a call's orphans.
 
-Without a PID namespace a tool can kill its tool host and init; its other processes are then orphans. They are
+Without a PID namespace, a tool can kill its tool host and init; its other processes are then orphans. They are
 recognised by marks that processes inherit: the call's number in the environment and as an otherwise unused resource
 limit, and membership in the call's control groups. A process can remove the first two marks, but cannot leave the
-groups: only with groups is it certain that no process is left.
+groups, so only groups make it certain that no process is left.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ WANTED = ("pids", "memory")
 # Extended attributes that systemd sets on a control group that it has delegated to a service.
 DELEGATED = ("user.delegate", "trusted.delegate")
 
-# A control group that the tool host has to create. Its directory, its controllers, whether it is of cgroup version 2,
-# and the names and contents of the files to write.
+# A control group for the tool host to create: its directory, its controllers, whether it is of cgroup version 2, and
+# the names and contents of the files to write.
 Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
 
 
@@ -41,15 +41,15 @@ class Hierarchy(Struct, frozen=True):
     controllers: tuple[str, ...]
     unified: bool
     topmost: bool = False
-    """Whether this process can see no parent of its group, as in a container."""
+    """Whether this process cannot see a parent of its group, as in a container."""
 
 
 class ControlGroups:
     """Control groups below the server's own, so that its limits apply to tools, too. Thread-safe.
 
-    Without the right to create groups, calls have none, and `controllers` is empty. In cgroup version 2 the server
-    moves to a subgroup, if its group was delegated to it: a group whose subgroups have controllers cannot contain
-    processes.
+    Without the right to create groups, calls have none, and `controllers` is empty. In cgroup version 2, the server
+    moves to a subgroup if its group was delegated to it, because a group whose subgroups have controllers cannot
+    contain processes.
     """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
@@ -67,7 +67,7 @@ class ControlGroups:
         return frozenset(name for each in self._usable for name in each.controllers)
 
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
-        """The groups of a new call, whose memory limit is raised by `in_memory`: files kept in memory count, too."""
+        """The groups for a new call; `in_memory` raises their memory limit, as files kept in memory count, too."""
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory
         return [
@@ -76,7 +76,7 @@ class ControlGroups:
         ]
 
     def close(self) -> None:
-        """Remove the empty control groups of this server; a server that starts later removes the remaining ones."""
+        """Remove this server's empty control groups; a server that starts later removes the others."""
         for each in self._usable:
             _remove(_ours(each))
         self._usable = []
@@ -122,7 +122,7 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """The files to write in a call's group. Swap is limited only if the kernel supports that."""
+    """The files to write in a call's group. Swap is limited only if the kernel supports this."""
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
         said.append(("pids.max", str(limits.processes + 1)))  # plus one for the tool host
@@ -134,7 +134,7 @@ def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[
 
 
 def _prepare(hierarchy: Hierarchy) -> None:
-    """Create the group above those of the calls, and test it with a trial subgroup.
+    """Create the group that contains the calls' groups, and test it with a trial subgroup.
 
     On failure, remove it and raise OSError.
     """
@@ -158,8 +158,8 @@ def _prepare(hierarchy: Hierarchy) -> None:
 def _divide(hierarchy: Hierarchy) -> None:
     """Enable the controllers for the subgroups of this process's group, in cgroup version 2.
 
-    First this process moves to a subgroup, because such a group cannot contain processes. Raises OSError, including
-    when the group was not delegated.
+    First this process moves to a subgroup, because such a group cannot contain processes. Raises OSError, for example
+    if the group was not delegated.
     """
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
         return
@@ -204,10 +204,10 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-# The environment variable with the number of the call.
+# The environment variable with the call's number.
 VARIABLE = "BEDROCK_CALL"
 
-# The name in /proc of the limit that contains the call's number: RLIMIT_RTTIME, in microseconds.
+# The name in /proc of the limit that carries the call's number: RLIMIT_RTTIME, in microseconds.
 _LIMIT = b"Max realtime timeout"
 
 
@@ -217,15 +217,15 @@ class CallMarks(Struct, frozen=True):
 
 
 def new_number() -> int:
-    """An unguessable random number; as a limit of CPU time in µs it exceeds thirty years and has no effect."""
+    """An unguessable random number; as a CPU time limit in µs, it exceeds thirty years and has no effect."""
     return 1 << 50 | randbits(50)
 
 
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
-    """Kill the processes with these marks until none is left, for at most `seconds`. Thread-safe.
+    """Kill the processes with these marks until none are left, for at most `seconds`. Thread-safe.
 
-    Returns the killed pids, and whether certainly none is left, which needs `grouped`: that all processes were created
-    in the call's groups.
+    Returns the killed pids, and whether it is certain that none are left. It can be certain only with `grouped`, which
+    means that all processes were created in the call's groups.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
@@ -255,7 +255,7 @@ def _members(folder: bytes) -> list[int]:
 
 
 def _kill(pid: int, trace: CallMarks) -> bool:
-    """Kill the process if it belongs to the call; else False. A pidfd, so that the pid cannot be reused."""
+    """Kill the process if it belongs to the call, else return False. Uses a pidfd, as the pid could be reused."""
     try:
         with Opened(os.pidfd_open(pid)) as process:
             if _is_of(pid, trace):

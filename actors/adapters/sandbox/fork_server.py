@@ -1,6 +1,6 @@
 """Starts tool hosts, the processes that run tool calls, by forking a process that has loaded all modules.
 
-This is faster than starting an interpreter for each of them.
+This is faster than starting an interpreter for each host.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from actors.adapters.sandbox.host import kernel
 from actors.adapters.sandbox.process_tree import HostProcess
 
 _FOLDER = Path(__file__).parent
-# Seconds within which the fork server must accept a request; otherwise it is killed and a new one is started.
+# Seconds that the fork server has to accept a request; after that, it is killed and a new one is started.
 SEND_SECONDS = 10.0
 
-# In an order in which each comes after the modules that it imports; the main module, `toolhost`, is loaded last.
+# The tool host's modules, each after those that it imports; the main module, `toolhost`, is loaded last.
 MODULES = (
     "host.kernel", "host.process_walk", "host.call_limits", "host.syscall_filter", "host.reported_calls",
     "host.writable_trees", "host.write_broker", "host.confinement", "host.call_processes",
 )  # fmt: skip
 
-# Loads and runs the compiled program from the descriptor `{}`, and no file that may have changed since the server
+# Loads and runs the compiled program from the descriptor `{}`, not from files that may have changed since the server
 # started.
 START = """
 import marshal, posix, sys
@@ -52,15 +52,15 @@ exec(main[1])
 class ForkServer:
     """Provides tool hosts by forking a helper process, the fork server. Thread-safe.
 
-    It never runs a call itself, so no data of one call reaches another. It starts with the first request, and again if
-    it has ended. Hosts are its siblings, children of this process, and survive it. Where the kernel forbids that, each
-    host is a new interpreter.
+    The fork server never runs a call itself, so no data from one call reaches another. It starts with the first
+    request, and again if it has ended. Hosts are its siblings, children of this process, and survive it. Where the
+    kernel forbids this, each host is a new interpreter.
     """
 
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
-        """`cpus`: the CPUs for hosts; None for those of this process.
+        """`cpus` are the CPUs for hosts; None for those of this process.
 
-        `lease`: the file with the time at which they end, or None; its descriptor is duplicated. Raises OSError.
+        `lease` is the file with the time at which hosts end, or None; its descriptor is duplicated. Raises OSError.
         """
         self._cpus = cpus
         self._lease = None if lease is None else os.dup(lease)
@@ -70,14 +70,14 @@ class ForkServer:
         self._forks = True
         self._closed = False
         self._starts = 0
-        program()  # loads the program now, so that the first call does not wait for it
+        program()  # loads the program now, so that the first call need not wait
 
     def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
-        """Request a tool host that the server controls through `control`; `python`: it runs Python source itself.
+        """Request a tool host that the server controls through `control`; with `python`, it runs Python source itself.
 
-        `streams` are a descriptor for stdin, or for stdin and stdout, or none. Returns the number of the fork server's
-        process, for `replace`, and the host: None if it was forked, since only its first message has its pid. Raises
-        OSError.
+        `streams` has descriptors for stdin, for stdin and stdout, or none. Returns the number of the fork server's
+        process, for `replace`, and the host, or None if it was forked, because only its first message contains its pid.
+        Raises OSError.
         """
         wanted, files = kernel.PYTHON if python else kernel.PROGRAM, [control, *streams]
         with self._lock:
@@ -94,7 +94,7 @@ class ForkServer:
             return self._starts, None
 
     def replace(self, number: int) -> None:
-        """End the fork server's process with this number, because it has not served a request."""
+        """End the fork server's process with this number because it has not served a request."""
         with self._lock:
             if number == self._starts:
                 self._stop()
@@ -151,7 +151,7 @@ class ForkServer:
             self._process = None
 
     def _reap_unreported(self) -> None:
-        """Reap hosts that ended without reporting their pid; they are still in the fork server's process group."""
+        """Reap hosts that ended without reporting their pid, which are still in the fork server's process group."""
         if self._process is not None:
             with suppress(ChildProcessError):
                 while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
@@ -161,7 +161,7 @@ class ForkServer:
 def start_interpreter(role: str, inherited: list[int], lease: int | None) -> subprocess.Popen[bytes]:
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
-    It inherits only LD_LIBRARY_PATH and, of files, the program, the lease and `inherited`, whose numbers are its
+    It inherits only LD_LIBRARY_PATH and these files: the program, the lease and `inherited`, whose numbers are its
     arguments. LD_BIND_NOW makes it resolve all library functions at once, so that its forked copies need not.
     """
     files = [-1 if lease is None else lease, *inherited]
@@ -184,14 +184,14 @@ def command(role: str, *files: int) -> list[str]:
 
 @functools.cache
 def program() -> int:
-    """A descriptor of the tool host's compiled program, which stays open as long as this process runs."""
+    """A descriptor for the tool host's compiled program, which stays open while this process runs."""
     return sealed(codes())
 
 
 def codes() -> list[tuple[str, CodeType]]:
-    """The compiled modules of the tool host, by their names in this package.
+    """The tool host's compiled modules, by their names in this package.
 
-    They come from Python's cache where there is one, because compiling takes ten times as long, and are not imported,
+    They come from Python's cache if there is one, because compiling takes ten times as long. They are not imported,
     because the server needs few of them.
     """
     loaders = (SourceFileLoader(name, str(path_of(name))) for name in (*MODULES, "toolhost"))
@@ -203,7 +203,7 @@ def path_of(module: str) -> Path:
 
 
 def sealed(modules: Sequence[tuple[str, CodeType]]) -> int:
-    """Write compiled modules of the tool host into a sealed file in memory, and return the file's descriptor."""
+    """Write the tool host's compiled modules to a sealed file in memory, and return the file's descriptor."""
     file = os.memfd_create("bedrock-toolhost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(file, "wb", closefd=False) as memory:
         memory.write(marshal.dumps(list(modules)))

@@ -1,4 +1,4 @@
-"""Creates and removes the private directories of restricted tool calls, the only places where such calls can write."""
+"""Creates and removes the private directories of restricted tool calls, the only places that they can write to."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ PREFIX = "bedrock-tools-"
 
 
 class PrivateDirectories:
-    """The directory of the private directories of this server's calls. Thread-safe.
+    """The directory that contains the private directories of this server's calls. Thread-safe.
 
-    It is locked while the server runs, so that a later one can recognise and remove it. Its name is unpredictable and
+    It is locked while the server runs; later, another server can recognise and remove it. Its name is unpredictable and
     its owner is checked, so that no other user can replace it.
     """
 
     def __init__(self, protected: tuple[str, ...] = ()) -> None:
-        """Create the directory. Raises OSError if that is impossible outside the `protected` paths."""
+        """Create the directory. Raises OSError if this is impossible outside the `protected` paths."""
         self._parent = _parent(protected)
         _sweep(self._parent)
-        self._guard = threading.Lock()  # prevents two calls from both replacing a removed directory
+        self._guard = threading.Lock()  # prevents two calls from replacing a removed directory at once
         self._path, self._lock = _create(self._parent)
 
     @property
     def path(self) -> str:
-        """The path of the directory; create another one if it was removed or replaced. Raises OSError."""
+        """The directory's path. Creates a new directory if it was removed or replaced. Raises OSError."""
         with self._guard:
             if self._lock >= 0 and not self._in_place():
                 os.close(self._lock)
@@ -61,12 +61,12 @@ class PrivateDirectories:
 def remove(path: str) -> None:
     """Remove a directory with hostile content: deeply nested, without permissions, full of links.
 
-    What cannot be removed stays. `shutil.rmtree` needs stack and open files for each level.
+    Anything that cannot be removed stays. `shutil.rmtree` would need stack and open files for each level.
     """
     with suppress(OSError):
         os.rmdir(path)
         return
-    if os.path.islink(path):  # chmod would follow this one, but none below it
+    if os.path.islink(path):  # chmod would follow this link, but none below it
         return
     for program in (("chmod", "-R", "u+rwx"), ("rm", "-rf")):
         with suppress(OSError):
@@ -84,12 +84,12 @@ def _parent(protected: tuple[str, ...]) -> str:
 def _create(parent: str) -> tuple[str, int]:
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
-        with suppress(OSError):  # another server may remove it as stale before it is locked: try again
+        with suppress(OSError):  # if another server removes it as stale before it is locked, try again
             return path, _lock(path)
 
 
 def _lock(path: str) -> int:
-    """The descriptor that holds the lock. Raises OSError if the directory is missing, locked, or another user's."""
+    """A descriptor that holds the lock. Raises OSError if the directory is missing, locked, or another user's."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +103,7 @@ def _lock(path: str) -> int:
 
 
 def _sweep(parent: str) -> None:
-    """Remove the directories of this user's killed servers: those that are not locked."""
+    """Remove the directories of this user's killed servers, which are those that are not locked."""
     for entry in os.scandir(parent):
         if entry.name.startswith(PREFIX):
             with suppress(OSError):

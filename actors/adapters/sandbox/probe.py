@@ -1,4 +1,4 @@
-"""Finds out at the start of the server which sandbox features of the kernel work, by trying them."""
+"""Finds out at server startup which of the kernel's sandbox features work, by trying them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxReport
 
 log = logging.getLogger(__name__)
 
-# "auto" uses the best sandbox that works; "A" demands one with namespaces, "B" one without; "none" switches it off.
+# "auto" uses the best sandbox that works; "A" demands one with namespaces, "B" one without; "none" means no sandbox.
 SETTINGS = ("auto", "A", "B", "none")
 
 PROBE_SECONDS = 10.0
@@ -54,7 +54,7 @@ def _with_workspace(report: SandboxReport) -> SandboxReport:
 
 
 def with_separation(report: SandboxReport) -> SandboxReport:
-    """Try whether files and processes of several principals can be kept apart; return the report with the result."""
+    """Test whether the files and processes of several principals can be kept apart; add the result to the report."""
     if not report.restriction_available:
         reason = report.reason
     elif report.tier == "B" and report.landlock_abi < kernel.SIGNALS_ABI:
@@ -65,7 +65,7 @@ def with_separation(report: SandboxReport) -> SandboxReport:
 
 
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
-    """The report for calls with these controllers.
+    """The report, adapted to calls with these controllers.
 
     Without `pids`, only newer kernels count processes, and only in namespaces.
     """
@@ -76,7 +76,7 @@ def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxR
 
 
 def landlock_abi() -> int:
-    """The ABI version of Landlock in this kernel, 0 if there is none."""
+    """The ABI version of Landlock in this kernel; 0 if there is none."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         return max(0, int(libc.syscall(kernel.NR_LANDLOCK_CREATE, None, 0, kernel.LANDLOCK_CREATE_RULESET_VERSION)))
@@ -85,7 +85,7 @@ def landlock_abi() -> int:
 
 
 def can_make_pid_namespace() -> bool:
-    """Whether a tool host can create a PID namespace; tried in a separate process."""
+    """Whether a tool host can create a PID namespace, tested in a separate process."""
     try:
         tried = subprocess.run(
             fork_server.command("probe"),
@@ -150,9 +150,9 @@ def _advice_on_signals(abi: int) -> str:
 
 
 def why_not(report: SandboxReport, mode: Mode | None = None, *, apart: bool = False) -> str:
-    """The successes of a program that tries to break out; "" if none, or the error if it could not run.
+    """Run a program that tries to break out; return its successes, "" if none, or the error if it could not run.
 
-    `mode` is by default the narrowest of the report. With `apart`, the program may read only its own directory.
+    `mode` is by default the report's narrowest. With `apart`, the program may read only its own directory.
     """
     narrowest = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     try:

@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 10.0
 
-# In this time after a kill the host must report the end of the tree. The tool runner waits a little less, so it has
-# reported that processes may still run before this module stops waiting.
+# Seconds after a kill within which the host must report that the tree has ended. The tool runner waits a little less,
+# so it has already reported that processes may still be running before this module stops waiting.
 REPORT_SECONDS = 2.2
 
-# Seconds after the time limit in which the host must have enforced it; then the server kills the program itself.
+# Seconds after the time limit that the host has to enforce it, before the server kills the program itself.
 WALL_GRACE_SECONDS = 5.0
 
-# Maximum seconds that the server spends on killing the processes of a host that did not report their end.
+# Maximum seconds that the server spends killing the processes of a host that did not report that they ended.
 CONFIRM_SECONDS = 0.5
 
 FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
@@ -58,7 +58,7 @@ STAGES = {
 
 
 class Capture:
-    """Keeps the first and the last bytes of a stream, at most `limit` in all. Not thread-safe."""
+    """Keeps the first and last bytes of a stream, at most `limit` in all. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._head_room = limit // 2
@@ -76,7 +76,7 @@ class Capture:
             self._trim()
 
     def parts(self) -> tuple[bytes, bytes, int]:
-        """Head, tail and the number of bytes dropped between them. Without dropped bytes, head is all output."""
+        """The head, the tail and the number of bytes dropped between them. If that is 0, the head is all output."""
         self._trim()
         cut = self._total - len(self._head) - len(self._tail)
         if cut == 0:
@@ -120,7 +120,7 @@ class HostProcess:
 
 
 class HostLostError(ProcessStartError):
-    """The fork server ended, or did not answer, before it forked a host; the program did not start."""
+    """The fork server ended or did not answer before it forked a host; the program did not start."""
 
 
 class ForkUnsupportedError(ProcessStartError):
@@ -146,7 +146,7 @@ class InitProcess:
             self._ours = _parent(pid) == host
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to init, if it is certain that the pid still belongs to the host's child."""
+        """Send a signal to init if it is certain that the pid still belongs to the host's child."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -164,7 +164,7 @@ class InitProcess:
 
 
 def _ends_within(pidfd: int, seconds: float) -> bool:
-    poll = select.poll()  # unlike select, for any number of open files
+    poll = select.poll()  # unlike select, works with any number of open files
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
 
@@ -186,16 +186,16 @@ class EndReport(NamedTuple):
         return cls(code, number, killed, limit, leaked, milliseconds, tuple(pids))
 
 
-# Called with the ended tree, its host (None if unknown), and the marks of its processes (None if certainly none still
-# runs).
+# Called with the ended tree, its host (None if unknown), and the marks of its processes (None if it is certain that
+# none are running).
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, control_groups.CallMarks | None], None]"
 
 
 class ProcessTree:
     """A program and all its descendants, run by its tool host (ports.RunningProcess).
 
-    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames and reaps it after the
-    last one, for which `wait` does not wait.
+    Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames, and reaps the host
+    after the last one; `wait` does not wait for that.
     """
 
     def __init__(
@@ -218,9 +218,9 @@ class ProcessTree:
         self._wall_until = self._began + wall + WALL_GRACE_SECONDS if wall else None
         self._reading = False
         self._read_all = threading.Event()
-        self._finishing = threading.Lock()  # the first thread that waits computes `_end`; the others get it
+        self._finishing = threading.Lock()  # the first waiting thread computes `_end` for all
         self._end: ProcessEnd | None = None
-        self._changed = threading.Condition()  # notified by the reader and by kill
+        self._changed = threading.Condition()  # notified by the reader and `kill`
         # everything below is guarded by _changed
         self._host = host
         self._init: InitProcess | None = None
@@ -260,8 +260,8 @@ class ProcessTree:
     def await_begin(self) -> None:
         """Wait until the program runs.
 
-        Raises ProcessStartError or SandboxUnavailableError if it certainly did not start; after HostLostError and
-        ForkUnsupportedError another host may succeed. A host that is lost later is reported by `wait`.
+        Raises ProcessStartError or SandboxUnavailableError if the program certainly did not start; after HostLostError
+        and ForkUnsupportedError, another host may succeed. If a host is lost later, `wait` reports it.
         """
         with self._changed:
             known = self._changed.wait_for(self._start_decided, BEGIN_SECONDS)
@@ -299,7 +299,7 @@ class ProcessTree:
     def _kill_host(self) -> None:
         """Kill a host that has not started init.
 
-        One whose pid is unknown ends when it reports it: the socket is shut here.
+        A host whose pid is unknown ends when it reports the pid, because the socket is shut down here.
         """
         if self._host is not None:
             self._host.kill()
@@ -315,7 +315,7 @@ class ProcessTree:
     # --- wait -----------------------------------------------------------------------------------------------------
 
     def wait(self) -> ProcessEnd:
-        """Block until the program and all its descendants have exited, or count as leaked, and return how it ended."""
+        """Block until the program and all its descendants have exited or count as leaked; return how it ended."""
         with self._finishing:
             if self._end is None:
                 self._end = self._finish()
@@ -368,8 +368,8 @@ class ProcessTree:
     def _clear(self) -> bool:
         """Kill the tree in place of a host that has exited or does not report; return whether all of it has exited.
 
-        Without a namespace, init goes last: it kills the others when its host has ended. If the tool has killed init,
-        remaining processes are found by the call's marks.
+        Without a namespace, init ends last, because it kills the others when its host has ended. If the tool has killed
+        init, remaining processes are found by the call's marks.
         """
         host, init = self._host, self._init
         if host is None:
@@ -387,7 +387,7 @@ class ProcessTree:
         return init.ended_within(CONFIRM_SECONDS) and (certain or self._tree_cleared)
 
     def _sweep(self, host: HostProcess) -> bool:
-        """Kill the descendants of a live host that does not report; return whether none is left.
+        """Kill the descendants of a live host that does not report; return whether none are left.
 
         An exiting host has already lost its children, so finding none then proves nothing.
         """
@@ -437,10 +437,10 @@ class ProcessTree:
             self._host.ended_within(CONFIRM_SECONDS)
 
     def _next_frame(self) -> bytes:
-        """The host's next frame, b"" at the end of the socket. Raises OSError.
+        """The host's next frame; b"" at the end. Raises OSError.
 
-        A host that ends without reading everything resets the socket, although its frames are still readable, so the
-        first ConnectionResetError is ignored.
+        A host that ends without reading everything resets the socket, although its frames are still readable; the first
+        ConnectionResetError is therefore ignored.
         """
         try:
             return self._control.recv(kernel.CHUNK + 1)

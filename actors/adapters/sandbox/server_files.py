@@ -14,20 +14,20 @@ from typing import Any
 from actors.adapters.sandbox.host import writable_trees
 from actors.ports.sandbox import WORKSPACE_PROTECTED
 
-# A directory of this name is assumed to belong to the server, like `~/.config/bedrock`.
+# A directory with this name, like `~/.config/bedrock`, is assumed to belong to the server.
 OWN_NAME = "bedrock"
 
-# Kubernetes replaces all files of a secret together through this link; its directory contains only this secret.
+# The link through which Kubernetes replaces all files of a secret together; its directory contains only that secret.
 REPLACED_TOGETHER = "..data"
 
 
 class ServerFiles:
-    """The files and directories that no tool may read or change, resolved for each call, because links may change.
+    """The files and directories that no tool may read or change, resolved for each call because links may change.
 
-    Saving a file usually replaces it, so the directory of a file is hidden, too, if only the server uses it. That is
-    assumed from its name or layout, or outside the home directory if other users have no permissions, unless it
-    contains the call's directory or the server's home, programs or temporary files. For a link, its target's directory
-    is treated the same way.
+    Saving a file usually replaces it, so a file's directory is hidden, too, if only the server uses that directory.
+    This is assumed because of its name or layout or, outside the home directory, because other users have no
+    permissions, unless it contains the call's directory or the server's home, programs or temporary files. For a link,
+    the target's directory is treated the same way.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -47,13 +47,13 @@ class ServerFiles:
         return tuple(outermost(found))
 
     def in_shared_directories(self) -> tuple[str, ...]:
-        """The files that are hidden without their directory: tools could see a new file that replaces one."""
+        """The files that are hidden without their directory, so that tools could see a new file that replaces one."""
         hidden = self.to_hide("/")
         return tuple(path for path in hidden if not os.path.isdir(path))
 
 
 def _directories(path: str, real: str) -> set[str]:
-    """The directory of a file; for a link, the directories of link and target, and their parent directories."""
+    """The directory of a file; for a link, the directories of the link and its target, and their parent directories."""
     named, target = os.path.realpath(os.path.dirname(path)), os.path.dirname(real)
     if os.path.join(named, os.path.basename(path)) == real:
         return {named}
@@ -61,7 +61,7 @@ def _directories(path: str, real: str) -> set[str]:
 
 
 def _apart(folder: str, kept: Iterable[str]) -> bool:
-    """Whether the directory is used by the server only, and contains none of the paths `kept`."""
+    """Whether only the server uses the directory, and it contains none of the paths `kept`."""
     if not os.path.isdir(folder) or any(within(each, folder) for each in kept):
         return False
     if os.path.basename(folder) == OWN_NAME or os.path.lexists(os.path.join(folder, REPLACED_TOGETHER)):
@@ -71,7 +71,7 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 
 def own_programs() -> tuple[str, ...]:
-    """The interpreter, its libraries and this package, which tools written in Python need."""
+    """The paths of the interpreter, its libraries and this package, which tools written in Python need."""
     package = str(Path(__file__).parents[2])  # not its parent, where a checkout also has files that users edit
     found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
@@ -88,17 +88,17 @@ def _shared() -> tuple[str, ...]:
     return tuple(map(os.path.realpath, places))
 
 
-# Names that are always protected, whatever the settings: git runs programs whose names are in files in `.git`.
+# Names that are protected whatever the settings, because git runs programs that are named in files in `.git`.
 ALWAYS = (".git",)
 
-# Directories that cannot be a workspace themselves, although directories below them can.
+# Directories that cannot be workspaces themselves, although directories below them can.
 OF_THE_SYSTEM = ("/bin", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
 
-# Directories that cannot be a workspace, nor can any directory below them.
+# Directories that cannot be workspaces, nor can any directory below them.
 OF_THE_SYSTEM_WITH_ALL = ("/boot", "/dev", "/etc", "/proc", "/sys")
 
-# File systems, by magic number, in which a file has other names, such as GIT~1 for .git: protecting one is useless
-# there.
+# File systems, by magic number, in which files have other names, such as GIT~1 for .git, so that protecting one name is
+# useless.
 WITH_OTHER_NAMES = {
     0x4D44: "vfat", 0x2011BAB0: "exfat", 0x5346544E: "ntfs", 0x7366746E: "ntfs", 0xFF534D42: "cifs", 0xFE534D42: "smb",
     0x517B: "smb", 0x4244: "hfs", 0x482B: "hfs+",
@@ -115,8 +115,8 @@ class Workspaces:
     def refusal(self, directory: str, denied: Iterable[str], unmasked: Iterable[str]) -> str:
         """Why a directory cannot be a workspace; "" if it can. `denied` are real paths that no tool can change.
 
-        `unmasked` are paths that tools may not read and no mount hides. Beside such a path tools can only access files
-        that exist when they start, so a workspace must contain none.
+        `unmasked` are paths that tools may not read and that no mount hides. Next to such a path, tools can access only
+        files that exist when they start, so a workspace must not contain any.
         """
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))
@@ -133,7 +133,7 @@ class Workspaces:
         return writable_trees.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:
-        """The section `workspace` of the launch message. `private` is the call's private directory."""
+        """The `workspace` section of the launch message. `private` is the call's private directory."""
         kept = {
             *denied,
             self._programs,
@@ -152,7 +152,7 @@ def within(path: str, folder: str) -> bool:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """The paths, sorted, without those below another one."""
+    """The paths, sorted and without those below another path."""
     found = sorted(set(paths))
     return [path for path in found if not any(path != other and within(path, other) for other in found)]
 

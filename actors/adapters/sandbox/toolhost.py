@@ -5,15 +5,15 @@ the server's environment: as the fork server, which has all modules loaded and f
 directly for one call. The program consists of this module and those of `fork_server.MODULES`, which import nothing else
 of this project and as little as possible: the processes of a call are copies of the fork server's process.
 
-Processes. A call has three of them, each the only child of the previous one:
+Processes. A call has three, each the only child of the previous one:
 
     host   forked by the fork server as a child of the server. Exchanges messages (frames) with the server,
            forwards output, enforces the time limit, and kills the other processes.
     init   PID 1 of a new PID namespace if one can be created; otherwise a subreaper like the host.
     main   the program, in its own session. Init inherits its descendants when they lose their parents.
 
-In a namespace the kernel kills all processes when init exits. Without one, killing init makes the host inherit all
-orphans, and `clear` kills and reaps until the kernel reports that no child is left. Either way the host is done only
+In a namespace, the kernel kills all processes when init exits. Without one, killing init makes the host inherit all
+orphans, and `clear` kills and reaps until the kernel reports that no child is left. Either way, the host is done only
 when waitpid fails with ECHILD. These events end a call:
 
     the server sends KILL        the host kills init and clears
@@ -25,8 +25,8 @@ when waitpid fails with ECHILD. These events end a call:
     the host ends                the kernel signals init: in a namespace it exits, and all others, too; else it clears
     the tool kills host, init    possible only without a namespace: the server finds the rest by mark or control group
 
-Lease. A server that shares its store with other servers lets tools run only until a certain time, which it moves into
-the future as long as it may use the store. The time is in a file in memory: 8 bytes, nanoseconds of CLOCK_MONOTONIC.
+Lease. A server that shares its store with other servers lets tools run only until a certain time, which it keeps moving
+into the future while it may use the store. The time is in a file in memory: 8 bytes, nanoseconds of CLOCK_MONOTONIC.
 The host reads the file before it begins, and again when the time has come, so the server need not send anything to
 hosts. Main compares the time once more before it execs. Init closes the file before main exists, so no tool ever has
 it; only the server can write to it.
@@ -44,8 +44,8 @@ Control socket (AF_UNIX, SOCK_SEQPACKET, so that a frame arrives whole or not at
                     after the host has died)
 
 The fork server gets the control socket of each call, and the call's stdin and stdout if it has its own, through a
-SEQPACKET socket. It never gets the launch and never runs a call, so no data of a call is in its memory, which all later
-hosts copy. It ends when that socket ends. It sends FAILED "host errno" if it could not fork.
+SEQPACKET socket. It never gets the launch and never runs a call, so its memory, which all later hosts copy, contains no
+call's data. It ends when that socket ends. It sends FAILED "host errno" if it could not fork.
 
 Launch: argv [bytes], python bool (argv[0] is source to run, not a program to exec), cwd bytes, env {bytes: bytes},
 limits {name: number, 0 none}, namespace bool, mark number or 0, groups [(path bytes, controllers text, unified bool,
@@ -58,18 +58,18 @@ their total memory, are limited by the kernel if the call has control groups (th
 namespace, or the user's own limit); otherwise the host counts (Census).
 
 Restriction. All requested restrictions apply, or main does not exec (FAILED "restrict …", "hide …"). They are applied
-by processes of the call itself, so none remains after the call, and in this order, because each step needs rights that
-the next one takes away:
+by the call's own processes, so none remain after the call, and in this order, because each step needs rights that the
+next one takes away:
 
     host   user and PID namespace; in tier A even for root, so that init's capabilities reach nothing outside
     init   mount namespace, own /proc, pid_max; tier A: also network, IPC, host name and cgroup namespaces, masks over
            hidden paths, every mount read-only, private tmpfs over the private directory and /dev/shm
     main   capabilities dropped permanently, no_new_privs, Landlock, seccomp, exec
 
-There are two kinds of restriction: tier A uses namespaces and needs all of these steps; tier B needs only those of
-main. In tier A masks hide directories; a protected file in a directory that others share gets no Landlock rule either,
-so that a file which replaces it stays inaccessible. In tier B nothing is masked, and no protected path has a rule.
-Mounts belong to init's namespace and end with it; none propagates outwards.
+There are two kinds of restriction: tier A uses namespaces and needs all these steps; tier B needs only those of main.
+In tier A, masks hide directories; a protected file in a directory that others share gets no Landlock rule either, so
+that a file that replaces it stays inaccessible. In tier B, nothing is masked, and no protected path has a rule. Mounts
+belong to init's namespace and end with it; none propagate outwards.
 
 In workspace mode, init is also the broker, which carries out main's changes beneath the workspace (see
 write_broker.py), and drops its capabilities. In tier A it has the only descriptor through which the workspace can be
@@ -174,7 +174,7 @@ class Host(call_processes.HostedCall):
         raise NotStartedError
 
     def watch(self) -> None:
-        """Forward output until KILL, a limit, init's end, or main's end with all its output read."""
+        """Forward output until KILL, a limit, init has ended, or main has ended and all its output is read."""
         while not self.over():
             ready = {source for source, _ in self.poll.poll(self.patience())}
             if self.control in ready and self.hear():
@@ -187,7 +187,7 @@ class Host(call_processes.HostedCall):
                 self.pump()
 
     def over(self) -> bool:
-        """Whether the process tree must be killed now, at a limit with its number (see kernel.py) in `self.limit`."""
+        """Whether the process tree must be killed now; if so because of a limit, sets `self.limit` (see kernel.py)."""
         if self.drain_until:
             drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
             return drained or self.lease.over()
@@ -200,7 +200,7 @@ class Host(call_processes.HostedCall):
         return self.limit > 0
 
     def patience(self) -> float | None:
-        """The milliseconds until the next check of limits is due; None if no limit has to be checked."""
+        """The milliseconds until limits must be checked again; None if no limit has to be checked."""
         now = time.monotonic()
         dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
         if (asked := self.census.due()) is not None:
@@ -210,7 +210,7 @@ class Host(call_processes.HostedCall):
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
-        """Handle a frame from the server, or send pending output; whether it was KILL. Raises ServerGoneError."""
+        """Handle a frame from the server or send pending output; return whether it was KILL. Raises ServerGoneError."""
         try:
             frame = os.read(self.control, kernel.CHUNK)
         except BlockingIOError:
@@ -226,7 +226,7 @@ class Host(call_processes.HostedCall):
         return self.kill_requested
 
     def pass_on(self, number: bytes) -> None:
-        """Let init send signal `number` to the main process's group; no effect if init has ended or does not read."""
+        """Let init send signal `number` to the main process's group; no effect if init has ended or is not reading."""
         try:
             os.write(self.pipes.life_end, number)
         except OSError:
@@ -236,7 +236,7 @@ class Host(call_processes.HostedCall):
     def read_report(self) -> None:
         """Tell the server whether main became the program: exec closes the report pipe.
 
-        Raises NotStartedError for an error in it.
+        Raises NotStartedError if the pipe contains an error.
         """
         self.begun = True
         self.poll.unregister(self.pipes.report)
@@ -296,9 +296,9 @@ class Host(call_processes.HostedCall):
             return
 
     def clear(self) -> bool:
-        """Kill the process tree and wait for its end; False if it does not end in time.
+        """Kill the process tree and wait for its end; False if it does not end within the time limit.
 
-        After KILL there is no limit: the server kills this process when its own has passed.
+        After KILL there is no time limit: the server kills this process when its own limit has passed.
         """
         if not self.init:
             return True
@@ -307,7 +307,7 @@ class Host(call_processes.HostedCall):
         process_walk.send_signal(self.init, signal.SIGKILL)
         if not self.namespace and (self.killed is None or len(self.killed) >= process_walk.SNAPSHOT):
             self.groups.kill()
-        if self.namespace:  # the kernel kills all processes in it; searching for them as below would delay that
+        if self.namespace:  # the kernel kills all processes in it, which searching as below would delay
             signal.sigtimedwait({signal.SIGCHLD}, process_walk.CLEAR_SECONDS)
         cleared = process_walk.clear(self.killed, process_walk.CLEAR_SECONDS)
         while self.kill_requested and not cleared:
@@ -340,8 +340,8 @@ class Host(call_processes.HostedCall):
         return [max(code, -1), max(-code, 0), *flags, *sorted((self.killed or set()) - {self.init})]
 
 
-# Modules of the standard library that the server's own Python programs import; the fork server imports them when it
-# starts the first of these programs.
+# Standard library modules that the server's own Python programs import; the fork server imports them when it starts the
+# first of these programs.
 PRELOADED = (
     "__future__", "array", "base64", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re",
     "subprocess", "typing", "unicodedata",
@@ -366,8 +366,8 @@ def read_launch(control: int) -> "dict[str, Any]":
 def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
     """Run the call that the server describes on `control`, and end this process.
 
-    `streams` are for the program's stdin, or stdin and stdout. `lease` is the file with the time until which the call
-    may run, or -1.
+    `streams` are for the program's stdin, or for its stdin and stdout. `lease` is the file with the time until which
+    the call may run, or -1.
     """
     os.set_inheritable(control, False)
     kernel.libc.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -384,7 +384,7 @@ def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
     """Fork a host for each packet on `channel`, until the server ends.
 
     A packet passes the host's control socket and the program's streams; its content is kernel.PROGRAM, or kernel.PYTHON
-    for source that the host runs itself. Other processes of the user must not be able to change this one, because all
+    for source that the host runs itself. The user's other processes must not be able to change this one, because all
     later hosts are copies of it.
     """
     kernel.libc.prctl(kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -418,8 +418,8 @@ def preload() -> None:
 def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
     """Fork a tool host whose parent is the server; report a failure.
 
-    It leaves the fork server's process group after it has sent its pid, so that the server can reap it there if it ends
-    earlier.
+    The host leaves the fork server's process group after it has sent its pid, so that the server can reap it there if
+    it ends earlier.
     """
     own = os.getpid()
     try:

@@ -1,4 +1,4 @@
-"""Starts a tool host for each program that runs as a tool, and describes to it how the program is restricted."""
+"""Starts a tool host for each program that runs as a tool, and tells it how the program is restricted."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavai
 from actors.ports.cluster import Lease
 from actors.ports.sandbox import SYSTEM_PATHS, WORKSPACE_PROTECTED
 
-# Maximum seconds per call that has left processes behind, for killing these processes at shutdown.
+# Maximum seconds spent at shutdown on killing the processes that a call has left behind.
 CLOSE_SECONDS = 0.5
 
 
 class ToolHostSandbox:
-    """Runs each program in its own tool host (ports.Sandbox). Thread-safe.
+    """Runs each program in its own tool host (implements ports.Sandbox). Thread-safe.
 
-    Without `pid_namespace`, a program's processes are found by walking /proc. A server without root needs a user
-    namespace for a PID namespace; in it programs cannot become another user (sudo).
+    Without `pid_namespace`, a program's processes are found by walking /proc. A server that is not root needs a user
+    namespace for a PID namespace; in it, programs cannot become another user (sudo).
 
-    `protected` paths, and those of `deny_read`, are hidden from restricted programs, and from all if
-    `report.hides_protected`. In tier A all calls' private directories are a tmpfs on one mount point; in tier B each is
-    a directory that is removed with the call.
+    The paths in `protected` and `deny_read` are hidden from restricted programs, and from all programs if
+    `report.hides_protected`. In tier A, all calls' private directories are a tmpfs on one mount point; in tier B, each
+    is a directory that is removed with the call.
 
-    `cpus`: None for those of this process. `system_paths`: more paths for programs limited to `Launch.readable`.
-    `workspace_protected`: names beside .git that nothing may change in workspace mode. `lease`: until when programs may
-    run, which each host enforces by itself, even while this process is stopped. `groups`: closed with the sandbox;
-    hosts monitor the limits that these do not enforce.
+    `cpus` are the CPUs for programs; None for those of this process. `system_paths` are more paths for programs limited
+    to `Launch.readable`. `workspace_protected` has names, in addition to .git, that nothing may change in workspace
+    mode. `lease` limits until when programs may run; each host enforces it by itself, even while this process is
+    stopped. `groups` are closed with the sandbox; hosts monitor the limits that they do not enforce.
     """
 
     def __init__(
@@ -124,15 +124,16 @@ class ToolHostSandbox:
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
         """`roots` and the system's paths, without those inside another.
 
-        A root that was replaced by a link is left out: its author must not choose what can be read.
+        A root that was replaced by a link is left out, because the link's author must not choose what can be read.
         """
         found = {*(root for root in roots if os.path.realpath(root) == root), *self._system}
         return [os.fsencode(path) for path in outermost(found)]
 
     def _path_of(self, launch: Launch) -> dict[str, str]:
-        """The variable PATH without unreadable directories; {} if all can be read or there is no PATH.
+        """The variable PATH without unreadable directories; {} if all are readable or there is no PATH.
 
-        A program that sees a command in such a directory would try to run it instead of searching the next one.
+        A program that sees a command in an unreadable directory would try to run it instead of searching the next
+        directory.
         """
         if launch.readable is None or "PATH" not in launch.env:
             return {}
@@ -157,14 +158,14 @@ class ToolHostSandbox:
         return self._workspaces.refusal(directory, (*self._files.real(), *hidden), self._unmasked(hidden))
 
     def _to_hide(self, directory: str) -> tuple[str, ...]:
-        """The paths to hide from a call in this directory; none of these paths lies inside another one."""
+        """The paths to hide from a call in this directory; none of them lies inside another."""
         unreadable = (path for path in self.unreadable if os.path.lexists(path))
         return tuple(outermost((*self._files.to_hide(directory), *unreadable)))
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
         """Start a program and wait some ten milliseconds until it runs. Call only on the tool's thread.
 
-        Raises ProcessStartError or SandboxUnavailableError, in which case it certainly did not start.
+        Raises ProcessStartError or SandboxUnavailableError if the program certainly did not start.
         """
         if not self._lease.valid():
             raise ProcessStartError(STAGES["lease"])
@@ -197,7 +198,7 @@ class ToolHostSandbox:
         return tree
 
     def close(self) -> None:
-        """Kill all running programs, wait for their exit, and refuse new starts; idempotent."""
+        """Kill all running programs, wait for them to exit, and refuse to start new ones. Idempotent."""
         with self._lock:
             self._closed = True
             live = tuple(self._live)
@@ -241,10 +242,10 @@ class ToolHostSandbox:
         return tree, description, number
 
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
-        """The private directory of a program, "" in unrestricted mode. Raises OSError.
+        """A program's private directory; "" in unrestricted mode. Raises OSError.
 
-        In tier A all calls have the same path; in tier B another directory is created, and removed when `unowned` is
-        closed.
+        In tier A, all calls have the same path; in tier B, a new directory is created, which is removed when `unowned`
+        is closed.
         """
         if launch.mode is Mode.UNRESTRICTED or self._private is None:
             return ""
@@ -260,10 +261,10 @@ class ToolHostSandbox:
         return control_groups.CallMarks(control_groups.new_number(), tuple(folder for folder, *_ in groups)), groups
 
     def _restriction(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
-        """Describe the restriction of a program for the tool host.
+        """Describe a program's restrictions for the tool host.
 
-        In tier B the `hidden` paths and other calls' private directories are excluded from the readable ones; in tier A
-        empty mounts cover hidden directories, which is faster.
+        In tier B, the `hidden` paths and other calls' private directories are excluded from the readable ones; in tier
+        A, empty mounts cover hidden directories, which is faster.
         """
         protected = self._unmasked(hidden)
         return {
@@ -277,7 +278,7 @@ class ToolHostSandbox:
         }
 
     def _unmasked(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
-        """The hidden paths that no mount covers: in tier B all, and the directory of all private directories."""
+        """The hidden paths that no mount covers; in tier B all, and the directory of all private directories."""
         if self._report.tier == "B" and self._private is not None:
             return (*hidden, self._private.path)
         return tuple(path for path in hidden if not os.path.isdir(path))
@@ -313,7 +314,7 @@ class ToolHostSandbox:
         return marshal.dumps(description)
 
     def _register(self, tree: ProcessTree, directory: str) -> None:
-        """Register the tree, so that `close` kills it; if the sandbox is already closed, kill it immediately."""
+        """Register the tree so that `close` kills it; if the sandbox is already closed, kill it immediately."""
         with self._lock:
             self._live.add(tree)
             if directory and self._report.tier == "B":
@@ -323,7 +324,7 @@ class ToolHostSandbox:
             tree.kill()
 
     def _ended(self, tree: ProcessTree, host: HostProcess | None, left: control_groups.CallMarks | None) -> None:
-        """Release the tree's resources; `left` has the marks of its processes, None if certainly none still runs."""
+        """Release the tree's resources; `left` has its processes' marks, or is None if certainly none are running."""
         with self._lock:
             directory = self._directories.pop(tree, None)
             if left is not None:
@@ -341,7 +342,7 @@ def _streams(launch: Launch, opened: ExitStack) -> tuple[int, ...]:
         return launch.service.stdin, launch.service.stdout
     if not launch.stdin:
         return ()
-    file = os.memfd_create("stdin")  # unlike a pipe it needs no thread that writes
+    file = os.memfd_create("stdin")  # unlike a pipe, it needs no writing thread
     opened.callback(os.close, file)
     with open(file, "wb", closefd=False) as memory:
         memory.write(launch.stdin)

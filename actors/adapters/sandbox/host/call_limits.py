@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# Seconds between checks for too many processes, for too much memory, and for processes that the kernel killed because
-# memory ran out.
+# Seconds between checks for too many processes, too much memory, and processes that the kernel killed because memory
+# ran out.
 CENSUS_SECONDS = 0.05, 0.2, 0.5
 
-# The machine's free memory does not change when a process takes memory from caches, so the tree is inspected at least
-# this often.
+# Maximum seconds between inspections of the tree, because the machine's free memory does not change when a process
+# takes memory from caches.
 LOOK_SECONDS = 1.0
 
-# Limits inspections, which are slow for large trees and shared memory, to 1 / LOOKING_SHARE of the time.
+# Inspections, which are slow for large trees and shared memory, take at most 1 / LOOKING_SHARE of the time.
 LOOKING_SHARE = 20
 
-# The nice value of the process tree if the host, which monitors the tree, may not use a real-time priority.
+# The nice value of the process tree if the host that monitors it may not use a real-time priority.
 LOWER_PRIORITY = 10
 
 LIMITS = {
@@ -40,8 +40,8 @@ LIMITS = {
 class Groups:
     """The control groups of one call, which its init process joins.
 
-    The host monitors the limits of groups that cannot be created. Some ways of joining block all forks on the machine
-    for a time, so init is forked directly into a group of version 2, and joins groups of version 1 as a single thread.
+    If groups cannot be created, the host monitors their limits. Some ways of joining block all forks on the machine for
+    a time, so init is forked directly into a version 2 group, and joins version 1 groups as a single thread.
     """
 
     def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
@@ -64,7 +64,7 @@ class Groups:
             self.held.update(controllers.split())
 
     def fork(self) -> int:
-        """Fork init into the call's cgroup of version 2, if any; its pid, 0 in the child.
+        """Fork init into the call's version 2 cgroup, if there is one; return its pid, 0 in the child.
 
         Raises OSError if there is no child.
         """
@@ -92,7 +92,7 @@ class Groups:
         """Prevent further forks in the groups, and kill all their processes, as far as the groups support it."""
         for folder in self.folders:
             for name, value in (("cgroup.kill", "1"), ("pids.max", "0")):
-                with suppress(OSError):  # the file does not exist in this cgroup version, or with this controller
+                with suppress(OSError):  # the file does not exist in this cgroup version or with this controller
                     kernel.write_file(os.fsdecode(folder) + "/" + name, value)
         for folder in self.folders[:1]:
             with suppress(OSError):  # the group's processes are also found as descendants of the host
@@ -108,9 +108,10 @@ class Groups:
 class Census:
     """Monitors limits that the kernel does not enforce: a tree's processes and their total memory.
 
-    Inspecting the tree is slow, the machine's figures are fast to read. So the tree is inspected when these have
-    changed by a considerable part of a limit, and after LOOK_SECONDS. What cannot be reclaimed counts: anonymous
-    memory, and the growth of shared memory on the machine since the call began, up to what the processes could own.
+    Inspecting the tree is slow, while the machine's figures are fast to read. The tree is therefore inspected when
+    these have changed by a considerable part of a limit, and after LOOK_SECONDS. Only memory that cannot be reclaimed
+    counts: anonymous memory, and the growth of shared memory on the machine since the call began, up to the amount that
+    the processes could own.
     """
 
     def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
@@ -157,7 +158,10 @@ class Census:
         return False
 
     def over_memory(self, pids: "list[int]", now: float) -> bool:
-        """Whether these processes exceed the memory limit; measured exactly only if an upper bound of it does."""
+        """Whether these processes exceed the memory limit.
+
+        Their memory is measured exactly only if an upper bound exceeds the limit.
+        """
         grown = max(0, self.shared - self.shared_before)
         if sum(map(unshared_at_most, pids)) + grown <= self.memory or now < self.measure_at:
             return False
@@ -192,7 +196,7 @@ def figure(lines: bytes, name: bytes) -> int:
 
 
 def unshared_at_most(pid: int) -> int:
-    """An upper bound for a process's anonymous memory in bytes, with what it shares with forks; 0 if it has ended."""
+    """An upper bound on a process's anonymous memory in bytes, with that shared with forks; 0 if it has ended."""
     try:
         _, resident, shared, *_ = kernel.contents(f"/proc/{pid}/statm").split()
     except (OSError, ValueError):
@@ -201,7 +205,7 @@ def unshared_at_most(pid: int) -> int:
 
 
 def unshared(pid: int) -> int:
-    """A process's anonymous memory in bytes, with its part of shared pages; without access, the upper bound."""
+    """A process's anonymous memory in bytes, with its share of shared pages; without access, the upper bound."""
     try:
         return figure(kernel.contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
     except OSError:
@@ -250,7 +254,8 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
 def counts_per_namespace() -> bool:
     """Whether the kernel can limit the number of processes in one namespace.
 
-    For root by pid_max (Linux 6.14), otherwise by RLIMIT_NPROC, which is counted per user namespace (5.14).
+    This is done for root with pid_max (Linux 6.14), otherwise with RLIMIT_NPROC, which is counted per user namespace
+    (5.14).
     """
     return kernel.kernel_at_least(6, 14) if os.geteuid() == 0 else kernel.kernel_at_least(5, 14)
 
@@ -258,7 +263,7 @@ def counts_per_namespace() -> bool:
 def step_ahead() -> int:
     """Raise this process's priority, so that a fork bomb cannot starve it.
 
-    Returns the nice value for the tree: LOWER_PRIORITY if it may not have a higher priority, else 0.
+    Returns the nice value for the tree: LOWER_PRIORITY if this process may not have a higher priority, else 0.
     """
     try:
         ahead = os.SCHED_RR | os.SCHED_RESET_ON_FORK
@@ -271,8 +276,8 @@ def step_ahead() -> int:
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
     """Set the resource limits that descendants inherit.
 
-    `mark`, unless 0, becomes the value of RLIMIT_RTTIME, which is otherwise unused: by it all processes of the call are
-    recognised, even after exec.
+    Unless it is 0, `mark` becomes the value of RLIMIT_RTTIME, which is otherwise unused. It identifies all the call's
+    processes, even after exec.
     """
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)
@@ -293,5 +298,5 @@ def lower(limit: int, value: int) -> None:
 
 
 def running_threads() -> int:
-    """The number of threads of all users, which is at least the number of this user's threads."""
+    """The number of all users' threads, which is at least that of this user's threads."""
     return int(kernel.contents("/proc/loadavg").split()[3].partition(b"/")[2])

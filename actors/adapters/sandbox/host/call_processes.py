@@ -1,4 +1,4 @@
-"""The processes of a call below its host, init and main, and what all three share; see toolhost.py."""
+"""A call's processes below its host, which are init and main, and code that all three share; see toolhost.py."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ else:
 
 
 class LeaseFile:
-    """The time until which tools may run, from a file that the server writes; without a file (-1), no limit."""
+    """The time until which tools may run, from a file that the server writes. Without a file (-1), no limit applies."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -28,7 +28,7 @@ class LeaseFile:
         """The time that was last read, in nanoseconds of CLOCK_MONOTONIC."""
 
     def over(self) -> bool:
-        """Whether tools must be ended; read the file again if the time that was last read has passed."""
+        """Whether tools must be ended; rereads the file if the time that was last read has passed."""
         if self.passed() and self.file >= 0:
             self.read()
         return self.passed()
@@ -59,12 +59,12 @@ class Pipes:
         self.output, self.output_end = os.pipe()
         self.status, self.status_end = os.pipe()
         self.report, self.report_end = os.pipe()
-        # The host's first byte lets init continue, later ones are signals for main; the pipe closes when the host ends.
+        # The host's first byte lets init continue; later ones are signals for main. The pipe closes when the host ends.
         self.life, self.life_end = os.pipe()
 
 
 class HostedCall:
-    """The state of one call in each of its three processes: a process gets a copy from the one that forked it."""
+    """The state of one call in each of its three processes; each gets a copy from the process that forked it."""
 
     groups: call_limits.Groups
 
@@ -81,7 +81,7 @@ class HostedCall:
 def become(call: HostedCall, host: int, channel: int) -> "NoReturn":
     """Turn this process into the program, or write "stage errno" to the report pipe and end.
 
-    `channel` is the socket over which init gets the descriptor of reported system calls, or -1.
+    `channel` is the socket over which init gets the descriptor for reported system calls, or -1.
     """
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     report = pipes.report_end
@@ -111,7 +111,7 @@ def become(call: HostedCall, host: int, channel: int) -> "NoReturn":
 
 
 def restore_signals() -> None:
-    """Reset the signals that are blocked or ignored by this process, its parents, or whatever started the server."""
+    """Reset the signals that were blocked or ignored by this process, its parents, or whatever started the server."""
     for number in range(1, signal.NSIG):
         if number not in {signal.SIGKILL, signal.SIGSTOP} and signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -119,10 +119,10 @@ def restore_signals() -> None:
 
 
 def arrange_files(streams: "tuple[int, ...]", pipes: "Pipes", channel: int) -> tuple[int, int]:
-    """Keep only the standard streams, the pipe for errors and `channel` (-1: none); return the last two's new numbers.
+    """Keep only the standard streams, the error pipe and `channel` (-1 for none); return the last two's new numbers.
 
-    `streams` are the program's own stdin, or stdin and stdout; by default /dev/null and the pipe for output. /dev/null
-    is opened again, because the host's belongs to a writable mount.
+    `streams` are the program's own stdin, or stdin and stdout; by default /dev/null and the output pipe. /dev/null is
+    opened again, because the host's belongs to a writable mount.
     """
     output, report = pipes.output_end, pipes.report_end
     if channel >= 0:
@@ -180,7 +180,7 @@ def flush_output() -> None:
 
 
 def run_init(call: HostedCall) -> "NoReturn":
-    """Run init: adopt the main process's orphans, and report the main process's wait status to the host, in 4 bytes."""
+    """Run init: adopt the main process's orphans, and report the main process's wait status to the host in 4 bytes."""
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     try:
         kernel.libc.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
@@ -210,7 +210,7 @@ def joined_or_why_not(groups: call_limits.Groups) -> bytes:
 
 def prefer_for_oom_kill(nice_value: int) -> None:
     """Make the OOM killer choose this process tree before the server; set the nice value unless it is 0."""
-    with suppress(OSError):  # /proc is not writable: the kernel then kills the largest process
+    with suppress(OSError):  # if /proc is not writable, the kernel kills the largest process
         kernel.write_file("/proc/self/oom_score_adj", "1000")
     if nice_value:
         os.nice(nice_value)
@@ -251,7 +251,7 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 
 
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
-    """The service that makes the program's file changes; drops all capabilities.
+    """The service that carries out the program's file changes; drops all capabilities.
 
     None if main failed before it became the program. Raises OSError, in which case the program is not executed.
     """
@@ -268,8 +268,8 @@ def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "writ
 def attend(main: int, pipes: Pipes, service: "write_broker.Service | None") -> None:
     """Reap children, and report how `main` ended, until the host has ended.
 
-    In a PID namespace the kernel kills this process with the host. If `main` has left no process behind, it ends at
-    once. Signals for `main` are sent here, because only its parent can be certain that the pid was not reused.
+    In a PID namespace, the kernel kills this process with the host. If `main` has left no process behind, this process
+    ends at once. Signals for `main` are sent here, because only its parent can be certain that the pid was not reused.
     """
     os.set_blocking(pipes.life, False)
     running = True
@@ -289,7 +289,7 @@ def attend(main: int, pipes: Pipes, service: "write_broker.Service | None") -> N
 
 
 def clear_for_host(control: int) -> None:
-    """Kill the tree in place of the dead host, and report to the server if all processes end in time."""
+    """Kill the tree in place of the dead host, and report to the server if all processes end within the time limit."""
     killed: set[int] = set()
     if process_walk.clear(killed, process_walk.CLEAR_SECONDS):
         os.write(control, kernel.CLEARED + " ".join(map(str, killed)).encode())
@@ -313,7 +313,7 @@ def fork_main(call: HostedCall, channel: int) -> int:
 
 
 def wanted(life: int) -> bytes | None:
-    """Read, from the pipe `life`, the numbers of signals to send to main, one byte each; None if the host has ended."""
+    """The signals to send to main, read from the pipe `life` as one byte each; None if the host has ended."""
     numbers = b""
     try:
         while more := os.read(life, kernel.CHUNK):

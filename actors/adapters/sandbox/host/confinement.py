@@ -1,4 +1,4 @@
-"""Closes off a call: namespaces and mounts in init; capabilities, Landlock and seccomp in the process main."""
+"""Confines a call: with namespaces and mounts in init; with capabilities, Landlock and seccomp in main."""
 
 import ctypes
 import errno
@@ -25,15 +25,15 @@ MOUNT_ATTR_RDONLY = 1
 # The number of pids that the kernel reserves; a namespace's pid_max is this number plus its process limit.
 RESERVED_PIDS = 300
 
-# Of the private directory and /dev/shm in tier A; in tier B only the size of each file is limited.
+# Limits on the private directory and /dev/shm in tier A; in tier B, only the size of each file is limited.
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 
 
 def enter_pid_namespace(restricted: bool = False) -> bool:
-    """Make the next child PID 1 of another namespace; False if the kernel refuses.
+    """Make the next child PID 1 of a new namespace; False if the kernel refuses.
 
-    Unrestricted root needs no user namespace. Other users get one that maps only them, so programs cannot become
-    another user there, and others' files appear as the overflow user's.
+    Unrestricted root needs no user namespace. Other users get one that maps only themselves, so programs cannot become
+    another user there, and others' files seem to belong to the overflow user.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0 and not restricted:
@@ -46,10 +46,10 @@ def enter_pid_namespace(restricted: bool = False) -> bool:
 
 
 def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
-    """Set up the mounts of init and all its descendants. Raises OSError if that is required but impossible.
+    """Set up the mounts for init and all its descendants. Raises OSError if this is required but impossible.
 
-    In tier A, `launch` gets the key `place` in its workspace: the descriptor of the only mount through which that can
-    be changed.
+    In tier A, the workspace section of `launch` gets the key `place`: a descriptor for the only mount through which the
+    workspace can be changed.
     """
     restriction, hidden = launch["restrict"], launch["hide"]
     closed = restriction["private"] if restriction is not None and restriction["tier"] == "A" else None
@@ -85,10 +85,10 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 
 
 def unshare_mounts(closed: bool, hiding: bool) -> None:
-    """Enter a new mount namespace; if `closed`, also network, IPC, host name and cgroup namespaces.
+    """Enter a new mount namespace and, if `closed`, new network, IPC, host name and cgroup namespaces.
 
     If `closed`, later mounts outside do not appear inside, because they would be writable. If `hiding` paths, mounts
-    inside do not appear outside; else this holds only for those on /proc.
+    inside do not appear outside; otherwise this applies only to those on /proc.
     """
     others = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
     kernel.checked(kernel.libc.unshare(kernel.CLONE_NEWNS | (others if closed else 0)))
@@ -100,10 +100,10 @@ def unshare_mounts(closed: bool, hiding: bool) -> None:
 
 
 def enter_root(private: bytes, readable: "list[bytes]") -> None:
-    """Make a root directory with nothing in it but `readable`, /proc and harmless devices. Raises OSError.
+    """Enter a root directory that contains only `readable`, /proc and harmless devices. Raises OSError.
 
-    It is built on the mount point `private`, and contains an empty directory of that path. Symbolic links in `readable`
-    are copied; missing paths are left out.
+    It is built on the mount point `private`, and contains an empty directory with that path. Symbolic links in
+    `readable` are copied; missing paths are left out.
     """
     mount(b"tmpfs", private, b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755,size=1m,nr_inodes=4k")
     for path in (b"/proc", *DEVICES, *readable):
@@ -164,14 +164,14 @@ def mount(source: bytes, target: bytes, kind: bytes | None, flags: int, options:
 
 
 def make_read_only(path: bytes, how: int) -> None:
-    """Make a mount read-only, and with `how` AT_RECURSIVE all mounts below it. Raises OSError."""
+    """Make a mount read-only and, if `how` is AT_RECURSIVE, all mounts below it. Raises OSError."""
     attributes = kernel.struct_of_words(MOUNT_ATTR_RDONLY, 0, 0, 0)
     kernel.checked(kernel.libc.syscall(kernel.NR_MOUNT_SETATTR, AT_FDCWD, path, how, attributes, len(attributes)))
 
 
 def limit_pids(processes: int) -> None:
     if processes and os.geteuid() == 0 and kernel.kernel_at_least(6, 14):
-        with suppress(OSError):  # without the limit the tree can still be killed
+        with suppress(OSError):  # without the limit, the tree can still be killed
             kernel.write_file("/proc/sys/kernel/pid_max", str(RESERVED_PIDS + processes))
 
 
@@ -189,11 +189,11 @@ SECUREBITS = 0b11101111
 
 
 def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), channel: int = -1) -> None:
-    """Restrict this process, irreversibly. Raises OSError if that cannot be enforced.
+    """Restrict this process irreversibly. Raises OSError if this cannot be enforced.
 
-    `section` is described in toolhost.py; None means no restriction. `keepers` are the pids of init and host, which the
-    program must not kill, if it shares their PID namespace. `channel`, in workspace mode only, takes the descriptor of
-    reported system calls to init, and is closed.
+    `section` is described in toolhost.py; None means no restriction. `keepers` are the pids of init and host, which a
+    program in the same PID namespace must not kill. `channel`, which is used only in workspace mode, takes the
+    descriptor for reported system calls to init, and is then closed.
     """
     if section is None:
         return
@@ -225,7 +225,7 @@ def hand_over(listener: int, channel: int) -> None:
 def drop_capabilities() -> None:
     """Drop all capabilities and every way to regain them, even for root.
 
-    Without CAP_SETPCAP the bounding set remains, but `restrict` sets no_new_privs next.
+    Without CAP_SETPCAP, the bounding set remains, but `restrict` sets no_new_privs next.
     """
     if has_setpcap():
         kernel.checked(kernel.libc.prctl(kernel.PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0))
@@ -253,7 +253,7 @@ def has_setpcap() -> bool:
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
 READ = EXECUTE | READ_FILE | READ_DIR
-# The Landlock rights that a rule for a file can grant; a rule for a directory can grant more.
+# The Landlock rights that a rule for a file can grant; one for a directory can grant more.
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 
 
@@ -263,16 +263,16 @@ def file_rights(abi: int) -> int:
 
 
 def ruleset_attributes(abi: int) -> "list[int]":
-    """Struct landlock_ruleset_attr for a version of Landlock: rights to files, to TCP, and scopes."""
+    """The struct landlock_ruleset_attr for a version of Landlock: file rights, TCP rights, and scopes."""
     return [file_rights(abi), 0b11, 0b11][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
 
 
 def apply_landlock(section: "dict[str, Any]") -> None:
-    """Allow reading anything but protected paths and writing in the private directory only; close the network.
+    """Allow reading all but protected paths, and writing only in the private directory; close the network.
 
-    With `readable`, only these can be read. In tier A other paths do not exist and empty mounts cover protected
-    directories, so one rule for the root usually suffices. Only DEVICES can be opened: a disk would reveal protected
-    files, a terminal the user's input.
+    With `readable`, only those paths can be read. In tier A, other paths do not exist and empty mounts cover protected
+    directories, so one rule for the root is usually enough. The only devices that can be opened are DEVICES, because a
+    disk would reveal protected files, and a terminal the user's input.
     """
     abi = min(section["abi"], kernel.LANDLOCK_ABI)
     if abi < 1:
@@ -294,7 +294,8 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
     """Allow reading everything that is not protected.
 
-    With `readable`, and if no namespace hides the rest, allow these paths only, and listing the directory `listable`.
+    With `readable`, if no namespace hides everything else, allow reading only those paths and listing the directory
+    `listable`.
     """
     tops = [b"/"]
     if section["readable"] is None or section["tier"] == "A":
@@ -309,7 +310,7 @@ def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
 
 
 def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
-    """Yield the fewest paths that cover `folder` without the protected ones; none if `folder` itself is protected."""
+    """Yield the fewest paths that cover `folder` except protected paths; nothing if `folder` itself is protected."""
     if any(writable_trees.within(folder, path) for path in protected):
         return
     if not any(writable_trees.within(path, folder) for path in protected):
@@ -321,7 +322,7 @@ def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
 
 
 def grant(ruleset: int, path: bytes, rights: int) -> bool:
-    """Allow `rights` below `path`; return False if `path` cannot be opened: access then stays denied."""
+    """Allow `rights` below `path`; return False if `path` cannot be opened, so that access stays denied."""
     try:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -333,7 +334,7 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
 
 
 def add_rule(ruleset: int, place: int, rights: int) -> bool:
-    """Allow rights below an open directory, or to an open file: False if some do not apply to files. Raises OSError."""
+    """Allow rights below an open directory or to an open file; False if some do not apply to files. Raises OSError."""
     rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
     try:
         kernel.checked(kernel.libc.syscall(kernel.NR_LANDLOCK_ADD, ruleset, 1, rule, 0))

@@ -1,4 +1,4 @@
-"""System calls, files of /proc, and the frames between a tool host and the server; see toolhost.py."""
+"""System calls, files in /proc, and the frames between a tool host and the server; see toolhost.py."""
 
 import ctypes
 import os
@@ -29,7 +29,7 @@ NR_OPEN_TREE = 428
 NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
 
 libc = ctypes.CDLL(None, use_errno=True)
-# The C library, called without releasing the interpreter's lock, so that a forked child also holds the lock.
+# The C library; calls keep the interpreter's lock, so that a forked child also holds it.
 forking_libc = ctypes.PyDLL(None, use_errno=True)
 
 

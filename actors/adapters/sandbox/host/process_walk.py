@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# After this time the host reports that processes may still run, and continues to kill.
+# After this time, the host reports that processes may still be running, and continues to kill.
 CLEAR_SECONDS = 3.0
 
 # Minimum seconds between a kill and the next search for remaining processes.
@@ -24,7 +24,7 @@ SNAPSHOT = 128
 
 def children(pid: int) -> list[int]:
     found: list[int] = []
-    with suppress(OSError):  # the process or one of its threads has ended meanwhile; the caller inspects again
+    with suppress(OSError):  # the process or one of its threads has ended; the caller inspects again
         for task in os.listdir(f"/proc/{pid}/task"):
             found.extend(map(int, kernel.contents(f"/proc/{pid}/task/{task}/children").split()))
     return found
@@ -40,7 +40,7 @@ def alive(pid: int) -> bool:
 def walk(root: int) -> "Iterator[int]":
     """Yield living processes below `root`, parents first, each as soon as its own children are known.
 
-    Killing them as they come stops a fork bomb at its source.
+    Killing the processes as they are yielded stops a fork bomb at its source.
     """
     seen = children(root)
     for pid in seen:
@@ -54,7 +54,7 @@ def descendants(root: int) -> list[int]:
 
 
 def below(root: int, most: int) -> list[int]:
-    """Processes below `root`, including zombies, parents first; stop searching once `most` or more are found."""
+    """The processes below `root`, including zombies, parents first; the search stops once `most` or more are found."""
     seen = children(root)
     for pid in seen:
         if len(seen) >= most:
@@ -64,7 +64,7 @@ def below(root: int, most: int) -> list[int]:
 
 
 def snapshot(root: int) -> list[int]:
-    """The processes below `root` that are going to be killed, at most SNAPSHOT: meanwhile a fork bomb grows."""
+    """The processes below `root` that will be killed, at most SNAPSHOT, because a fork bomb grows during the search."""
     seen = below(root, SNAPSHOT)
     return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
 
@@ -96,8 +96,8 @@ def childless() -> bool:
 def clear(killed: "set[int] | None", seconds: float) -> bool:
     """Kill and reap all descendants of this process until no child is left; False after `seconds`.
 
-    Killed pids are added to `killed`; None allows a faster search. What is created meanwhile is found by the next
-    search, because orphans become children of this process (subreaper).
+    Killed pids are added to `killed`; None allows a faster search. The next search finds processes created meanwhile,
+    because orphans become children of this process (subreaper).
     """
     began = time.monotonic()
     deadline = began + seconds
@@ -117,7 +117,7 @@ def clear(killed: "set[int] | None", seconds: float) -> bool:
 
 
 def reap_until(deadline: float) -> bool:
-    """Reap until no child is left or the deadline has passed. Searching again would slow exiting processes down."""
+    """Reap until no child is left or the deadline has passed. Searching again would slow down exiting processes."""
     while True:
         for _ in reap():
             pass
@@ -130,7 +130,7 @@ def reap_until(deadline: float) -> bool:
 
 
 def descendants_unseen(root: int) -> "Iterator[int]":
-    """Yield processes below `root`, with zombies, parents first; of other threads' children only orphans are found."""
+    """Yield processes below `root`, with zombies, parents first; finds other threads' children only if orphaned."""
     seen = [root]
     for pid in seen:
         with suppress(OSError):  # the process has ended
@@ -146,7 +146,7 @@ def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
 
 
 def kill_all(pids: "Iterator[int]") -> None:
-    """Kill each process with its whole process group, which ends immediately even if its members fork quickly."""
+    """Kill each process with its whole process group, which ends at once, even if its members fork quickly."""
     groups = {os.getpgrp()}
     for pid in pids:
         with suppress(OSError):  # the process has ended

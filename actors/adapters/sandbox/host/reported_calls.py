@@ -14,7 +14,7 @@ from actors.adapters.sandbox.host import kernel
 
 NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
-# The ioctl requests for the descriptor that reports system calls; in C their names begin with SECCOMP_IOCTL_NOTIF_.
+# The ioctl requests for the descriptor that reports system calls; in C, their names begin with SECCOMP_IOCTL_NOTIF_.
 RECEIVE, SEND, ID_VALID, ADD_FILE = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 
 CONTINUE, ADD_AND_SEND = 1, 2
@@ -27,13 +27,13 @@ MAX_PATH = 4096
 
 
 class NotBrokeredError(Exception):
-    """The broker does not carry out a system call, which continues with the program's own, restricted rights."""
+    """The broker does not carry out a system call; the call continues with the program's own restricted rights."""
 
 
 def install(program: "ctypes.Structure") -> int:
     """Install a seccomp filter for this process and its descendants; return the descriptor that reports their calls.
 
-    Since Linux 5.19, only a fatal signal interrupts a call that was read from it. Raises OSError.
+    Since Linux 5.19, only a fatal signal interrupts a call that was read from the descriptor. Raises OSError.
     """
     number = NR_SECCOMP[os.uname().machine]
     for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
@@ -44,7 +44,7 @@ def install(program: "ctypes.Structure") -> int:
 
 
 class SystemCall:
-    """A system call of a program (the caller), which waits until the broker answers the call."""
+    """A system call by a program (the caller), which waits until the broker answers."""
 
     def __init__(self, listener: int, notice: bytearray) -> None:
         self.listener = listener
@@ -58,7 +58,7 @@ class SystemCall:
         fcntl.ioctl(self.listener, ID_VALID, self.id.to_bytes(8, sys.byteorder))
 
     def opened(self, name: str, flags: int) -> int:
-        """Open a file in the caller's directory of /proc. Raises OSError, including if the caller has ended."""
+        """Open a file in the caller's /proc directory. Raises OSError, for example if the caller has ended."""
         file = os.open(f"/proc/{self.thread}/{name}", flags | os.O_CLOEXEC)
         try:
             self.check_valid()
@@ -75,7 +75,7 @@ class SystemCall:
                 raise OSError(errno.EFAULT, "no such address") from None
 
     def text(self, address: int) -> bytes:
-        """A path in the caller's memory. Raises OSError, including for an empty path or one that is too long."""
+        """A path in the caller's memory. Raises OSError, for example if the path is empty or too long."""
         path, end, _ = self.memory(address, MAX_PATH).partition(b"\0")
         if not end:
             raise OSError(errno.ENAMETOOLONG, "no end")
@@ -88,14 +88,14 @@ class SystemCall:
             return int(os.read(file, 1 << 14).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
 
     def base(self, directory: int) -> int:
-        """Open the directory of the caller's descriptor, for AT_FDCWD its working directory. Raises OSError."""
+        """Open the directory behind a descriptor of the caller (AT_FDCWD: its working directory). Raises OSError."""
         return self.opened("cwd" if directory == AT_FDCWD else f"fd/{directory}", DIRECTORY)
 
     def file(self, number: int) -> int:
         return self.opened(f"fd/{number}", os.O_PATH)
 
     def answer(self, error: int = 0, flags: int = 0) -> None:
-        """End the call with the result 0 or with an error; `flags` can make the kernel continue the call instead."""
+        """End the call with result 0 or an error; `flags` can make the kernel continue the call instead."""
         words = (self.id, 0, (-error & 0xFFFFFFFF) | flags << 32)
         self.tell(SEND, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 
@@ -118,9 +118,9 @@ def signed(word: int) -> int:
 
 
 def read_times(call: SystemCall, address: int, size: int, unit: int) -> "bytes | None":
-    """The two times at an address of the caller's memory as two C timespecs; None for address 0 (now).
+    """The two times at an address in the caller's memory, as two C timespecs; None for address 0 (now).
 
-    `size` is that of both, in bytes; `unit` that of their fractions, in nanoseconds. Raises OSError.
+    `size` is the size of both, in bytes; `unit` is the unit of their fractions, in nanoseconds. Raises OSError.
     """
     if not address:
         return None

@@ -17,14 +17,14 @@ REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 
 # Filter results: the system call fails with EOPNOTSUPP, or is reported to a process and waits for its answer.
 UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
 
-# Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first.
+# Offsets in struct seccomp_data; an argument takes 8 bytes, lower half first.
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 
 X32_BIT = 0x40000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# System calls refused with EPERM regardless of arguments: those that affect the network, other processes or the
-# machine; and shmget, because its shared memory belongs to no process, so no limit includes it.
+# System calls refused with EPERM regardless of their arguments: those that affect the network, other processes or the
+# machine; and shmget, because its shared memory does not belong to a process, so no limit includes it.
 DENIED = """
 accept accept4 bind connect listen socket
 ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp migrate_pages move_pages
@@ -35,22 +35,23 @@ kexec_file_load init_module finit_module delete_module reboot settimeofday clock
 ioperm syslog vhangup shmget
 """
 
-# These change metadata, which Landlock does not restrict, or use memory and queues that are shared by name.
+# System calls also refused in tier B: they change metadata, which Landlock does not restrict, or use memory and queues
+# that are shared by name.
 DENIED_IN_B = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
 setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmat shmctl semget semop
 semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
 
-# In workspace mode the broker carries these out. It makes no hard links, pipes, sockets, devices or extended
-# attributes.
+# System calls that the broker carries out in workspace mode. It does not make hard links, pipes, sockets, devices or
+# extended attributes.
 REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
 """
 
-# In workspace mode these fail as they would on a file system without extended attributes, which most programs ignore.
-# With EPERM, copying a directory with its mode would fail: programs then remove the access control list of the copy.
+# In workspace mode, these fail as they would on a file system without extended attributes, which most programs ignore.
+# With EPERM, copying a directory with its mode would fail, because programs then remove the copy's access control list.
 ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
 
 # If `apart` (see seccomp_program), these fail, too, as they would on a file system without extended attributes.
@@ -69,13 +70,13 @@ NAMESPACE_FLAGS = (
 )
 AF_UNIX, SOCK_TYPE_MASK = 1, 0xF
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
-# The allowed types of socket pairs, SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could still send to any address.
+# The allowed types of socket pairs, SOCK_STREAM and SOCK_SEQPACKET; a datagram socket could still send to any address.
 STREAM_PAIRS = (1, 5)
 
 # The ioctls TIOCSTI and TIOCLINUX, which insert input into a terminal.
 TERMINAL_INPUT = (0x5412, 0x541C)
 
-# F_SETOWN and F_SETOWN_EX select a process that gets signals about a file; SOCKET_OWNER does so for sockets.
+# F_SETOWN and F_SETOWN_EX choose a process to get signals about a file; SOCKET_OWNER does this for sockets.
 SIGNAL_OWNER = (8, 15)
 
 SOCKET_OWNER = (0x8901, 0x8902)
@@ -87,19 +88,20 @@ LEASES = (1024, 1040)
 HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
 
 IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
-# Of types other than those of terminals, files and sockets, only ioctls that read are allowed: others control devices,
-# or change attributes, versions and subvolumes of a file system even through a file opened for reading.
+# The types of ioctls for terminals, files and sockets. Of other types, only ioctls that read are allowed: the others
+# control devices, or change a file system's attributes, versions and subvolumes, even through a file opened for
+# reading.
 IOCTL_KINDS = (0x5400, 0x8900)
 
 
 def seccomp_program(
     machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = (), brokered: bool = False, *, apart: bool = False
 ) -> bytes:
-    """The filter for an architecture. Raises OSError if the numbers of its system calls are unknown.
+    """The filter for an architecture. Raises OSError if its system call numbers are unknown.
 
-    `tier` and `abi` are the sandbox's and Landlock's; `keepers` are pids that must not be signalled. `brokered`:
-    changes of the file system are reported to the broker in init (write_broker.py). `apart`: ways of reading that
-    Landlock does not restrict are refused, too, which keeps principals apart.
+    `tier` is the sandbox's, `abi` is Landlock's; `keepers` are pids that must not be signalled. With `brokered`, file
+    system changes are reported to the broker in init (write_broker.py). With `apart`, ways of reading that Landlock
+    does not restrict are refused, too, which keeps principals apart.
     """
     table = kernel.NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
@@ -127,7 +129,7 @@ def denied_names(tier: str, abi: int) -> "list[str]":
 
 
 def header(machine: str) -> "list[bytes]":
-    """BPF code that kills a process with system calls of another architecture, and loads the call's number."""
+    """BPF code that kills a process that makes system calls of another architecture, and loads the call's number."""
     program = load(ARCHITECTURE) + test(EQUAL, ARCHITECTURES[machine], 1, 0) + result(KILL_PROCESS) + load(NUMBER)
     if machine == "x86_64":
         program += test(AT_LEAST, X32_BIT, 0, 1) + result(UNKNOWN)
@@ -135,10 +137,10 @@ def header(machine: str) -> "list[bytes]":
 
 
 def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str, list[bytes]]":
-    """The system calls that are allowed only with some arguments, each with the BPF code that checks them."""
+    """The system calls that are allowed only with certain arguments, each with the BPF code that checks these."""
     oneself = all_equal((0, 0))
     calls = {
-        "clone3": result(UNKNOWN),  # a filter cannot read its flags, which are in memory; the C library then uses clone
+        "clone3": result(UNKNOWN),  # a filter cannot read its flags in memory; the C library then uses clone
         "clone": argument(0) + test(ANY_BIT, NAMESPACE_FLAGS, 0, 1) + result(REFUSE) + result(ALLOW),
         "socketpair": argument(0) + test(EQUAL, AF_UNIX, 1, 0) + result(REFUSE) + pair_kind(),
         # allowed without an address, because event loops wake themselves like this
@@ -154,7 +156,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
         "ioctl": ioctls(tier),
     }
     if tier == "B":
-        # The program `touch` sets the times of a file that it has created to now: pretend that this succeeds.
+        # The program `touch` sets the times of a file that it has created to now; pretend that this succeeds.
         calls["utimensat"] = all_equal((1, 0), (1.5, 0), (2, 0), (2.5, 0), then=PRETEND)
     if tier == "B" and abi < 3:
         calls["open"] = unless_truncating_reader(1)
@@ -166,7 +168,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
 
 
 def reported() -> "dict[str, list[bytes]]":
-    """The system calls that change files, with code that reports, allows (they only read) or fails them."""
+    """The system calls that change files, each with code that reports it, allows it (if it only reads) or fails it."""
     ask = result(NOTIFY)
     calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
     calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
@@ -177,14 +179,17 @@ def reported() -> "dict[str, list[bytes]]":
 
 
 def unread() -> "dict[str, list[bytes]]":
-    """Code that refuses to watch directories or to read extended attributes, which reveal hidden files."""
+    """Code that refuses watching directories and reading extended attributes, which would reveal hidden files."""
     calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
     calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
     return calls
 
 
 def unless_reading(flags: int) -> "list[bytes]":
-    """Code that reports the opening of a file, unless only for reading; `flags` is the number of the argument."""
+    """Code that reports opening a file, unless only for reading.
+
+    `flags` is the number of the argument with the open flags.
+    """
     program = argument(flags) + mask_word(os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | O_TMPFILE)
     return program + test(EQUAL, os.O_RDONLY, 0, 1) + result(ALLOW) + result(NOTIFY)
 
@@ -204,7 +209,7 @@ def pair_kind() -> "list[bytes]":
 
 
 def ioctls(tier: str) -> "list[bytes]":
-    """Code that refuses TERMINAL_INPUT and SOCKET_OWNER, in tier B also ioctls with effects outside the sandbox."""
+    """Code that refuses TERMINAL_INPUT and SOCKET_OWNER and, in tier B, ioctls with effects outside the sandbox."""
     if tier == "A":
         return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
     program = argument(1)
@@ -228,7 +233,7 @@ def unless_truncating_reader(flags: int) -> "list[bytes]":
 def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
     """Code that returns `then` if all these arguments have these values, and otherwise refuses the call.
 
-    Of argument n, n is the lower half, n.5 the upper one.
+    The lower half of argument n is denoted by n, the upper half by n.5.
     """
     program: list[bytes] = []
     for number, value in wanted:

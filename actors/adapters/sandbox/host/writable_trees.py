@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The files and directories that git recognises a repository by, in lower case.
+# The files and directories by which git recognises a repository, in lower case.
 GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
 
 
@@ -38,9 +38,10 @@ class Names:
         self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
         self.last = set[str]().union(*(pattern[-1] for pattern in self.patterns))
         several = [pattern for pattern in self.patterns if len(pattern) > 1]
-        # The last components of names of several components.
+        # The last components of protected names that have several components.
         self.ends = set[str]().union(*(pattern[-1] for pattern in several))
-        # The other components of these: no symbolic link may have such a name, as its target could have any.
+        # The other components of such names. No symbolic link may have these names, because its target could have any
+        # name.
         self.inner = set[str]().union(*(part for pattern in several for part in pattern[:-1]))
         # Names that are harmless alone, but that several changes could complete to something protected.
         self.joint = GIT_PARTS | self.ends | self.inner
@@ -71,7 +72,7 @@ def within(path: bytes, folder: bytes) -> bool:
 
 
 def why_not(root: bytes, patterns: "list[bytes]") -> str:
-    """Why a program may not change files beneath the real path `root`, given the protected names; "" if it may."""
+    """Why a program may not change files beneath the real path `root`, given protected names; "" if it may."""
     if Names(patterns).cover(root):
         return "it is, or lies in, a directory that tools may not change"
     path = root
@@ -87,7 +88,7 @@ NR_OPENAT2 = 437
 RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
 RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 MAX_LINKS = 40
-# A directory with more files and directories than this cannot be moved, because each is checked before the move.
+# Maximum entries of a directory that can be moved, because each file and directory in it is checked before the move.
 MAX_MOVED = 100_000
 
 # Maximum seconds to wait for the broker of another call, or for a program that has locked the directory.
@@ -97,13 +98,13 @@ OWN_FILES = b"/proc/self/fd/"
 
 
 class NotAloneError(Exception):
-    """Another call in the same directory could change the checked paths meanwhile: check again under the TreeLock."""
+    """Another call in the same directory could change the checked paths meanwhile; check again under the TreeLock."""
 
 
 class TreeLock:
-    """Excludes the brokers of all other calls whose workspace is in, or contains, `root`. A context manager.
+    """A context manager that excludes the brokers of all other calls whose workspace is in, or contains, `root`.
 
-    It is made of locks (flock) on directories, so it leaves nothing behind: one on `root`, and shared ones above.
+    It uses only locks (flock) on directories, so it leaves nothing behind: one on `root`, and shared ones above.
     Entering raises OSError (EAGAIN) after LOCK_SECONDS, because any program that can read a directory can lock it.
     """
 
@@ -115,7 +116,7 @@ class TreeLock:
         for folder in folders:
             try:
                 self.places.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            except OSError:  # what cannot be read is not another call's workspace
+            except OSError:  # an unreadable directory is not another call's workspace
                 self.complete = False
             else:
                 self.complete = True
@@ -151,7 +152,7 @@ def lock(place: int, how: int, until: float) -> None:
 
 
 def open_place(root: int, path: bytes, resolve: int) -> int:
-    """Open the directory `path`, relative to `root`, with O_PATH; `resolve` are flags of openat2. Raises OSError."""
+    """Open the directory `path` relative to `root` with O_PATH; `resolve` has flags for openat2. Raises OSError."""
     how = array.array("Q", (DIRECTORY, 0, resolve)).tobytes()
     return kernel.checked(kernel.libc.syscall(NR_OPENAT2, root, path, how, ctypes.c_size_t(len(how))))
 
@@ -159,7 +160,7 @@ def open_place(root: int, path: bytes, resolve: int) -> int:
 class Root:
     """A directory beneath which the broker changes files; the program sees it at `path`.
 
-    `place` is a writable descriptor. With `guarded`, protected names beneath must not be changed.
+    `place` is a writable descriptor. With `guarded`, protected names beneath it must not be changed.
     """
 
     def __init__(self, path: bytes, place: int, guarded: bool) -> None:
@@ -169,7 +170,7 @@ class Root:
 
 
 class TreeEntry:
-    """A directory entry, perhaps yet to be created: `name` in the open directory `parent`, which is `folder`."""
+    """A directory entry, which may not exist yet: `name` in the open directory `parent`, whose path is `folder`."""
 
     def __init__(self, root: Root, parent: int, folder: bytes, name: bytes) -> None:
         self.root = root
@@ -206,11 +207,11 @@ class WritableTrees:
         self.names = names
         self.denied = denied
         self.lock = TreeLock(root.path)
-        # Whether the workspace has a link with a name of `names.inner`, made without a broker; None if not known.
+        # Whether the workspace has a link, made without a broker, with a name in `names.inner`; None if not known.
         self.linked: bool | None = None
 
     def find(self, call: SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False) -> TreeEntry:
-        """The directory entry at a path from the caller's `directory`; a last link is followed only if `follow`.
+        """The entry at a path relative to the caller's `directory`; a final link is followed only if `follow`.
 
         With `private`, it may also be in the private directory. Raises NotBrokeredError outside the trees, or
         OSError.
@@ -237,7 +238,7 @@ class WritableTrees:
                 os.close(base)
 
     def nearest(self, base: int, path: bytes, private: bool) -> TreeEntry:
-        """The entry at `path`, relative to `base`; a last link is not followed. Raises NotBrokeredError or OSError."""
+        """The entry at `path` relative to `base`; a final link is not followed. Raises NotBrokeredError or OSError."""
         head, slash, name = path.rstrip(b"/").rpartition(b"/")
         whole = name in {b"", b".", b".."}
         visible = open_place(base, path if whole else head + slash or b".", RESOLVE_NO_MAGICLINKS)
@@ -254,7 +255,7 @@ class WritableTrees:
             root = self.root_of(folder, private)
             parent = open_place(root.place, folder[len(root.path) :].lstrip(b"/") or b".", RESOLVE_INSIDE)
             place = TreeEntry(root, parent, folder, name)
-            # If both descriptors refer to different directories, a mount hides the entry's directory from the program,
+            # If the descriptors refer to different directories, a mount hides the entry's directory from the program,
             # or the directory has moved.
             if not os.path.samestat(os.fstat(visible), os.fstat(parent)):
                 place.close()
@@ -275,8 +276,8 @@ class WritableTrees:
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
         """Raise NotBrokeredError if `place` is protected.
 
-        With `new`, also if creating it would make its directory a git repository; with `above`, also if one of the
-        `denied` paths lies below it.
+        With `new`, also raises it if creating `place` would make its directory a git repository; with `above`, also if
+        one of the `denied` paths lies below `place`.
         """
         if not place.root.guarded:
             return
@@ -299,7 +300,7 @@ class WritableTrees:
         return any(folded(part) & self.names.ends for part in parts) and self.has_link()
 
     def has_link(self) -> bool:
-        """Whether the workspace has a link with one of the names `names.inner`, or is too large to tell."""
+        """Whether the workspace has a link with a name in `names.inner`, or is too large to tell."""
         if self.linked is None:
             found = (
                 folder + b"/" + name
@@ -317,13 +318,13 @@ class WritableTrees:
             raise NotAloneError
 
     def check_link(self, name: bytes) -> None:
-        """Raise NotBrokeredError if no symbolic link may have this name; NotAloneError without the lock."""
+        """Raise NotBrokeredError if a symbolic link must not have this name, or NotAloneError without the lock."""
         self.check_alone()
         if folded(name) & self.names.inner:
             raise NotBrokeredError
 
     def check_new(self, place: TreeEntry) -> None:
-        """Raise NotBrokeredError if `place` makes a git repository, NotAloneError if that needs the lock."""
+        """Raise NotBrokeredError if `place` would make a git repository, NotAloneError if checking needs the lock."""
         if folded(place.name) & self.names.joint:
             self.check_alone()
         for part in folded(place.name) & GIT_PARTS:
@@ -333,8 +334,8 @@ class WritableTrees:
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
         """Raise NotBrokeredError if moving a directory would move or create a protected file.
 
-        Also for more than MAX_MOVED entries, and for a link with a forbidden name. Raises NotAloneError for a directory
-        or a link without the lock.
+        Also raises it for more than MAX_MOVED entries, and for a link with a forbidden name. Raises NotAloneError for a
+        directory or a link without the lock.
         """
         status = place.status()
         if status is not None and stat.S_ISLNK(status.st_mode):
@@ -357,7 +358,7 @@ class WritableTrees:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def writable(self, place: TreeEntry, status: os.stat_result) -> bool:
-        """Whether the broker may change a file: it is not protected and has one hard link. Raises OSError."""
+        """Whether the broker may change a file, because it is not protected and has one hard link. Raises OSError."""
         try:
             self.check(place)
             check_single(status)
@@ -370,7 +371,7 @@ class WritableTrees:
     ) -> int:
         """Open the existing file at `address`, if it may be changed. Raises NotBrokeredError or OSError."""
         path = call.text(address)
-        # The C library passes a path in /proc/self/fd to the kernel when it carries out AT_SYMLINK_NOFOLLOW itself.
+        # The C library passes a path in /proc/self/fd to the kernel when it implements AT_SYMLINK_NOFOLLOW itself.
         if private and follow and path.startswith(OWN_FILES):
             return self.open_number(call, number_in(path))
         with self.find(call, directory, path, follow, private=private) as place:
@@ -386,10 +387,10 @@ class WritableTrees:
         return file
 
     def open_number(self, call: SystemCall, number: int) -> int:
-        """Open the file of a program's descriptor for changes. Raises NotBrokeredError or OSError.
+        """Open the file behind a program's descriptor for changes. Raises NotBrokeredError or OSError.
 
         In tier A, a file that the broker has opened has no path here; NotBrokeredError then lets the kernel continue
-        the call, on a writable mount.
+        the call on a writable mount.
         """
         with kernel.Opened(call.file(number & 0xFFFFFFFF)) as file:
             try:
@@ -442,7 +443,7 @@ def entries(folder: bytes) -> "Iterator[bytes]":
 
 
 def check_single(status: os.stat_result) -> None:
-    """Raise NotBrokeredError for a file with several hard links: another link may be outside of the workspace."""
+    """Raise NotBrokeredError for a file with several hard links, because another link may be outside the workspace."""
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         raise NotBrokeredError
 

@@ -1,20 +1,20 @@
 """Changes files beneath a program's working directory for the program: workspace mode adds this to restricted mode.
 
-The program itself has the rights of restricted mode, so that the kernel refuses all its changes outside of its private
-directory. The kernel reports its system calls that would change the file system to the process init (by seccomp user
-notification). Init is not restricted, and its broker decides by the real path:
+The program itself has the rights of restricted mode, so the kernel refuses all its changes outside its private
+directory. The kernel reports those of its system calls that would change the file system to the process init (by
+seccomp user notification). Init is not restricted, and its broker decides by the real path:
 
     beneath the working directory, not protected   the broker does it, and gives the program the descriptor or result
     anything else                                  the kernel continues the call with the program's own rights
 
 The broker never relies on the arguments of a call that the kernel continues, so a program gains nothing by changing
-them meanwhile; for its own work the broker uses copies of the arguments. It serves one call at a time, so no other
-change of the program happens between a check and the change that was checked. What programs of several tool calls, each
-with its broker, could bring about together is judged and done under a lock that all brokers of a workspace share: new
-names that are parts of something protected, links, and moves of directories and links.
+them meanwhile; for its own work, the broker uses copies of the arguments. It serves one call at a time, so the program
+can make no other change between a check and the change that was checked. Some changes are dangerous only in combination
+with those of other tool calls, each of which has its own broker: new names that are parts of something protected,
+links, and moves of directories and links. They are checked and made under a lock that all brokers of a workspace share.
 
 These are protected: certain names (`.git`, `node_modules/.bin`) in every directory, in upper and lower case, whether
-they exist or not; directories that git considers a repository although they have another name; the server's own paths;
+they exist or not; directories that git considers repositories although they have other names; the server's own paths;
 and files with several hard links, because another link may be outside. Mount points beneath the working directory are
 not changed.
 
@@ -43,26 +43,27 @@ AT_SYMLINK_NOFOLLOW, AT_REMOVEDIR = 0x100, 0x200
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 SFD_NONBLOCK, SFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 
-# The permission bits that programs can set: all except set-user-id and set-group-id.
+# The permission bits that programs can set, which are all except set-user-id and set-group-id.
 OWN_BITS = 0o1777
 
-# Landlock does not restrict these, and in tier B the kernel would carry them out anywhere: so the broker never lets it
-# continue them.
+# System calls that Landlock does not restrict. In tier B, the kernel would carry them out anywhere, so the broker never
+# lets it continue them.
 METADATA = frozenset(
     "chmod fchmodat fchmodat2 fchmod chown lchown fchownat fchown utime utimes futimesat utimensat".split()
 )
 
 
 class Broker:
-    """Serves the system calls of one program and its descendants, in the process init.
+    """Serves the system calls of one program and its descendants in the process init.
 
-    `section` describes the workspace (toolhost.py). `writable` are the workspace's root and the private directory: -1
-    in tier A, where metadata there change without the broker. `file_bytes` is the maximum size of a file, 0 for none.
+    `section` describes the workspace (see toolhost.py). `writable` has descriptors for the workspace's root and the
+    private directory (-1 in tier A, where metadata in the private directory can be changed without the broker).
+    `file_bytes` is the maximum file size, 0 for none.
     """
 
     def __init__(self, section: "dict[str, Any]", writable: "tuple[int, int]", file_bytes: int) -> None:
         self.file_bytes = file_bytes
-        # Whether the kernel itself refuses forbidden changes of metadata (METADATA): the sandbox has namespaces.
+        # Whether the kernel itself refuses forbidden metadata changes (METADATA), because the sandbox has namespaces.
         self.alone = writable[1] < 0
         private = None if self.alone else writable_trees.Root(section["private"], writable[1], False)
         root = writable_trees.Root(section["root"], writable[0], True)
@@ -136,7 +137,7 @@ class Broker:
             call.answer(errno.EPERM)
 
     def refuse(self, call: SystemCall, name: str) -> None:
-        """Let the kernel decide by the program's rights, but in tier B, where it allows all METADATA, refuse these."""
+        """Let the kernel decide by the program's rights; but refuse METADATA in tier B, where it would allow them."""
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
         else:
@@ -193,7 +194,7 @@ class Broker:
         places: list[writable_trees.TreeEntry] = []
         try:
             for base, address in (old, new):
-                with suppress(NotBrokeredError):  # this path is outside of the workspace
+                with suppress(NotBrokeredError):  # this path is outside the workspace
                     places.append(self.trees.find(call, base, call.text(address), follow=False))
             if not places:
                 raise NotBrokeredError
@@ -238,7 +239,7 @@ class Broker:
         call.answer()
 
     def entry(self, call: SystemCall, directory: int, address: "int | None", flags: int) -> int:
-        """Open the file whose metadata change, at `address` or (None) of `directory`.
+        """Open the file whose metadata is to change: the one at `address` or, if that is None, `directory` itself.
 
         Raises NotBrokeredError or OSError.
         """
@@ -249,7 +250,7 @@ class Broker:
         return self.trees.open_entry(call, directory, address, os.O_PATH, follow=not flags & AT_SYMLINK_NOFOLLOW)
 
     def chmod(self, call: SystemCall, directory: int, address: "int | None", mode: int, flags: int) -> None:
-        """Change permissions, but set no set-user-id or set-group-id bit. Raises NotBrokeredError or OSError."""
+        """Change permissions, but never set the set-user-id or set-group-id bit. Raises NotBrokeredError or OSError."""
         if mode & ~OWN_BITS & 0o7777:
             raise OSError(errno.EPERM, "file modes with these bits are not allowed")
         with Opened(self.entry(call, directory, address, flags)) as entry:
@@ -258,7 +259,7 @@ class Broker:
         call.answer()
 
     def chown(self, call: SystemCall, directory: int, address: "int | None", owner: "list[int]", flags: int) -> None:
-        """Change owner and group of a file, with the rights of the process init. Raises NotBrokeredError or OSError."""
+        """Change a file's owner and group with the rights of the process init. Raises NotBrokeredError or OSError."""
         with Opened(self.entry(call, directory, address, flags)) as entry:
             check_no_link(entry)
             os.chown(f"/proc/self/fd/{entry}", signed(owner[0]), signed(owner[1]))
@@ -267,9 +268,7 @@ class Broker:
     def times(self, call: SystemCall, directory: int, address: int, given: "tuple[int, int, int]", flags: int) -> None:
         """Change the times of the file at `address` or, if that is 0, of `directory`.
 
-        Raises NotBrokeredError or OSError.
-
-        `given` are the arguments of `reported_calls.read_times`.
+        `given` are arguments for `reported_calls.read_times`. Raises NotBrokeredError or OSError.
         """
         times = read_times(call, *given)
         if flags & ~AT_SYMLINK_NOFOLLOW:
@@ -300,13 +299,13 @@ def check_openable(status: os.stat_result, exclusive: bool) -> None:
 
 
 def check_no_link(entry: int) -> None:
-    """Raise NotBrokeredError if the descriptor `entry` is of a symbolic link, which has no permissions of its own."""
+    """Raise NotBrokeredError if `entry` is a descriptor of a symbolic link, which has no permissions of its own."""
     if stat.S_ISLNK(os.fstat(entry).st_mode):
         raise NotBrokeredError
 
 
 class Service:
-    """Lets the broker serve reported system calls while the process init waits for one of the blocked `signals`."""
+    """Lets the broker serve reported system calls while init waits for one of the blocked `signals`."""
 
     def __init__(self, broker: Broker, listener: int, signals: "tuple[int, ...]") -> None:
         self.broker = broker
