@@ -193,7 +193,7 @@ LIST_AGAIN_SECONDS = 10.0
 PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
 # Seconds before limits are asked for again after a failure.
 LIMITS_AGAIN_SECONDS = 60.0
-# Where Ollama lists the models that it has in memory.
+# The path at which Ollama lists the models that it has in memory.
 OLLAMA_LOADED = "/api/ps"
 # Maximum bytes of a list that are read; OpenRouter's list is half a megabyte.
 _MAX_BYTES = 16 << 20

@@ -54,7 +54,7 @@ PROTOCOLS = {
     OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
 }
 
-# The `small_model` setting for no small model.
+# The value of the `small_model` setting for no small model.
 NO_MODEL = "none"
 # The model name sent if none is configured; servers with a single model often accept any name.
 ONLY_MODEL = "default"
@@ -483,7 +483,7 @@ def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
     return result
 
 
-msgspec.json.Decoder(ModelLimits)  # its first use must not be by two threads at once; see rows.py
+msgspec.json.Decoder(ModelLimits)  # two threads must not use it first at the same time; see rows.py
 
 
 @functools.cache

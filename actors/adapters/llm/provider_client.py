@@ -68,7 +68,7 @@ class WireProtocol(Struct, frozen=True):
     turn_of: Callable[[Turn, PreparedRequest], bytes]
     """Encodes a turn; returns b"" for a turn that cannot be sent."""
     body_of: Callable[[PreparedRequest, Sequence[bytearray]], bytes]
-    """Returns a request's body, with these encoded turns. They come in pieces, to copy a long history only once."""
+    """Returns a request's body, given its encoded turns in pieces, so that a long history is copied only once."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
 

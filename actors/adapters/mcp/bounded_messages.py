@@ -154,7 +154,7 @@ def _bounded(item: Any) -> Any:
 
 
 def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """A function that wraps each tool that the library would not accept, under UNREAD, in one that it accepts."""
+    """A function that wraps each tool that the library would refuse in an acceptable one, under the key UNREAD."""
     from mcp.shared.inbound import find_invalid_x_mcp_header  # noqa: PLC0415 -- any open connection has loaded this
     from mcp_types import methods, version  # noqa: PLC0415 -- any open connection has loaded this
 
@@ -191,7 +191,7 @@ def _number(digits: str) -> int | float:
 
 
 def _shallow(text: bytes) -> bytes:
-    """JSON text in which objects and lists below MAX_LEVELS levels are replaced by a remark."""
+    """JSON text in which objects and lists nested more than MAX_LEVELS deep are replaced with a remark."""
     kept: list[bytes] = []
     depth = begin = 0
     for token in _TOKEN.finditer(text):

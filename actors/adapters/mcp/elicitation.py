@@ -123,7 +123,7 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
         url = params.url
         if len(url) > URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
             raise RefusedQuestionError(f"the URL must be at most {URL_CHARACTERS} printable ASCII characters")
-        if "\\" in url:  # browsers treat a backslash as a slash and may visit another host than the one shown
+        if "\\" in url:  # browsers treat a backslash as a slash and may visit a host other than the one shown
             raise RefusedQuestionError("the URL must not contain a backslash")
         if fault := url_fault(url):
             raise RefusedQuestionError(f"the URL {fault}")

@@ -75,7 +75,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connect_seconds: _Seconds = 60.0
     """Time limit in seconds for starting the program and for listing its tools."""
     call_seconds: _Seconds = 300.0
-    """Time limit for a call in seconds; it is suspended while a person is asked."""
+    """Time limit for a call in seconds, suspended while a person is asked."""
     question_seconds: Annotated[float, Meta(ge=0, le=86_400, description="must be between 0 and 86400 seconds")] = 300.0
     """How many seconds a person has to answer the server's question; 0 if the server may not ask."""
     protocol: Annotated[str, one_of(("auto", HANDSHAKE_PROTOCOL))] = "auto"

@@ -137,7 +137,7 @@ MAX_QUESTIONS = 100
 
 REASON_CHARACTERS = 500
 
-# The resource limits of a server's program: those of a tool call, but without a limit on running time.
+# The resource limits of a server's program, which are those of a tool call without a limit on running time.
 LIMITS = ProcessLimits()
 
 

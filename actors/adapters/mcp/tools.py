@@ -191,7 +191,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _resolves(schema: dict[str, Any], reference: str) -> bool:
-    """Whether a reference refers to a part of the schema itself. Anchors count as such."""
+    """Whether a reference points to a part of the schema itself; anchors count as doing so."""
     place: Any = schema
     for step in unquote(reference).split("/")[1:] if reference.startswith("#/") else ():
         key = step.replace("~1", "/").replace("~0", "~")

@@ -53,7 +53,7 @@ class ForkServer:
     """Provides tool hosts by forking a helper process, the fork server. Thread-safe.
 
     The fork server never runs a call itself, so no data from one call reaches another. It starts with the first
-    request, and again if it has ended. Hosts are its siblings, children of this process, and survive it. Where the
+    request, and again if it has ended. Hosts are its siblings (children of this process) and survive it. Where the
     kernel forbids this, each host is a new interpreter.
     """
 
@@ -136,7 +136,7 @@ class ForkServer:
     def _start_interpreter(self, role: str, files: list[int]) -> subprocess.Popen[bytes]:
         process = start_interpreter(role, files, self._lease)
         if self._cpus is not None:
-            with suppress(OSError):  # the process has ended already, or none of these CPUs is usable
+            with suppress(OSError):  # the process has already ended, or none of these CPUs is usable
                 os.sched_setaffinity(process.pid, self._cpus)
         return process
 

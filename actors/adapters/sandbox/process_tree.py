@@ -192,7 +192,7 @@ OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, control_groups.Ca
 
 
 class ProcessTree:
-    """A program and all its descendants, run by its tool host (ports.RunningProcess).
+    """A program and all its descendants, run by its tool host (implements ports.RunningProcess).
 
     Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames, and reaps the host
     after the last one; `wait` does not wait for that.

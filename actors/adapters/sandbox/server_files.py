@@ -61,7 +61,7 @@ def _directories(path: str, real: str) -> set[str]:
 
 
 def _apart(folder: str, kept: Iterable[str]) -> bool:
-    """Whether only the server uses the directory, and it contains none of the paths `kept`."""
+    """Whether only the server uses the directory and it contains none of the paths `kept`."""
     if not os.path.isdir(folder) or any(within(each, folder) for each in kept):
         return False
     if os.path.basename(folder) == OWN_NAME or os.path.lexists(os.path.join(folder, REPLACED_TOGETHER)):

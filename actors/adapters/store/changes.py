@@ -242,8 +242,8 @@ def _insert(session: Session, commits: list[EncodedCommit], log: list[rows.Row])
 def add_spendings(session: Session, spendings: list[Spending]) -> None:
     """Add tokens and costs to the sums for principals and days.
 
-    Servers share these rows. To keep each server from waiting long for another, they are written last before a commit,
-    and in sorted order to avoid deadlocks.
+    Servers share these rows. They are written just before the commit, so that no server waits long for another, and in
+    sorted order to avoid deadlocks.
     """
     tokens, costs = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for each in spendings:

@@ -133,7 +133,7 @@ _STORED_BYTES = tuple(
 
 
 class ReaderPool(ABC, Generic[SessionT]):
-    """Lends up to READERS connections. They belong to no thread, or they would stay open when a thread ends."""
+    """Lends up to READERS connections. If they belonged to threads, they would stay open when a thread ends."""
 
     def __init__(self) -> None:
         self._places: LifoQueue[SessionT | None] = LifoQueue()  # None where no connection is open

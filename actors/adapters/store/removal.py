@@ -190,7 +190,7 @@ def _remove(session: Session, conversation_id: str, budget: _Budget) -> bool:
 # --- the pruning of logs ------------------------------------------------------------------------------------------
 
 PRUNED_ROWS = 256  # maximum rows per batch. While a batch is deleted, no other change can be written.
-# Approximate maximum number of characters per batch. A large row takes several pages, which must all be freed.
+# Approximate maximum number of characters per batch. A large row takes several pages, all of which must be freed.
 CHARACTERS = 4 * 1024 * 1024
 
 

@@ -1,6 +1,6 @@
-"""The tools read_file and read_image: show numbered lines of a text file, and an image file.
+"""The tools read_file and read_image, which show numbered lines of a text file and an image file.
 
-A worker process, which can be killed, reads the file with the permissions of the call; another one decodes an image.
+A worker process, which can be killed, reads the file with the call's permissions; another one decodes an image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tool request_mode_upgrade: asks the user for a wider permission mode.
+"""The request_mode_upgrade tool: asks the user for a wider permission mode.
 
 The call always needs approval, and the tool runs only once the user has approved it. The tool itself changes nothing:
 the state machine sets the mode when it gets the successful result.

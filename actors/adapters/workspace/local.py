@@ -268,7 +268,7 @@ NOT_TEXT = "it is not UTF-8 text"
 
 SHOWN = 200
 
-# Maximum number of files with instructions that the prompt names, those nearest to the working directory first.
+# Maximum number of files with instructions that the prompt names; those nearest to the working directory are kept.
 MAX_FILES = 16
 
 

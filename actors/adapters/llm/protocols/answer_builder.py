@@ -1,4 +1,4 @@
-"""Common parts of the answer readers of all protocols: tokens, tool calls, text buffers, size limits, final checks.
+"""Code that the answer readers of all protocols share: tokens, tool calls, text buffers, size limits, final checks.
 
 Most providers report usage only at the end of an answer, and some report impossible counts. Missing counts are
 estimated from the size of the texts in the request and in its answer. The estimate cannot tell which input tokens the
@@ -267,7 +267,7 @@ class AnswerReader(ABC):
 
     @abstractmethod
     def whole(self, body: bytes) -> None:
-        """Process an answer that came as one JSON body; the sink gets no text. Raises what `event` raises."""
+        """Process an answer that arrived as one JSON body; the sink gets no text. Raises what `event` raises."""
 
     @abstractmethod
     def answer(self) -> ModelAnswer:

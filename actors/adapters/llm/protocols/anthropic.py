@@ -1,4 +1,4 @@
-"""The wire protocol Anthropic Messages: encodes a conversation as a request, and reads the answer."""
+"""The Anthropic Messages wire protocol: encodes a conversation as a request, and reads the answer."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ class AnthropicReader(AnswerReader):
 
     def _settle(self, message: _Message) -> None:
         """Take a complete message, which the streamed blocks previewed."""
-        size = self.size if self._sink is None else ContentSize()  # the preview is counted already
+        size = self.size if self._sink is None else ContentSize()  # the preview is already counted
         if message.blocks:
             self._blocks = [_Block(raw, None, size) for raw in message.blocks]
         self._count(message.usage)

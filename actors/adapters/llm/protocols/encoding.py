@@ -237,7 +237,7 @@ class PrefixCache:
 
     @property
     def held(self) -> int:
-        """The memory that all kept prefixes use, in bytes."""
+        """The memory used by all kept prefixes, in bytes."""
         return self._held
 
     def pop(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:

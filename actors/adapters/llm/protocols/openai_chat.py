@@ -1,4 +1,4 @@
-"""The wire protocol OpenAI Chat Completions: encodes a conversation as a request, and reads the answer."""
+"""The OpenAI Chat Completions wire protocol: encodes a conversation as a request, and reads the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets that a cancel can shut down at any time, even before the first packet; and the errors of requests.
+"""Sockets that a cancel can shut down at any time, even before the first packet; and request errors.
 
 Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing the socket from another
 thread does not. Every socket is therefore given to its exchange before it connects.

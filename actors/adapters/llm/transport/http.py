@@ -374,7 +374,7 @@ class Reply:
         self._response = self._connection.response
         self._cancel = cancel
         self._received = 0
-        # The time at which the answer read so far is due, given the costs of its reads and lines.
+        # The time up to which the answer read so far has been charged for its reads and lines.
         self._due = -math.inf
         self._failure: TransportError | None = None
         total = exchange.timeouts.total

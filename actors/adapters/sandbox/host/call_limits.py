@@ -298,5 +298,5 @@ def lower(limit: int, value: int) -> None:
 
 
 def running_threads() -> int:
-    """The number of all users' threads, which is at least that of this user's threads."""
+    """The number of threads of all users, which is at least the number of this user's threads."""
     return int(kernel.contents("/proc/loadavg").split()[3].partition(b"/")[2])

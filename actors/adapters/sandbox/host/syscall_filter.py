@@ -1,4 +1,4 @@
-"""Builds the system call filter (seccomp) of a restricted program."""
+"""Builds the system call filter (seccomp) for a restricted program."""
 
 import ctypes
 import errno

@@ -43,7 +43,7 @@ class Names:
         # The other components of such names. No symbolic link may have these names, because its target could have any
         # name.
         self.inner = set[str]().union(*(part for pattern in several for part in pattern[:-1]))
-        # Names that are harmless alone, but that several changes could complete to something protected.
+        # Names that are harmless alone, but from which several changes could make something protected.
         self.joint = GIT_PARTS | self.ends | self.inner
 
     def cover(self, path: bytes) -> bool:

@@ -136,7 +136,7 @@ def _more(source: Session) -> dict[Any, Callable[[Any], tuple[str | None, ...]]]
         top = str(row[0])
         while (parent := parents.get(top)) is not None:
             top = parent
-        return top, None  # without an owner yet
+        return top, None  # without an owner at first
 
     def forked_from(row: Any) -> tuple[str, ...]:
         try:

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: what differs from SQLite, and how it is opened.
+"""The store on PostgreSQL: how it differs from that on SQLite, and how it is opened.
 
 If the connection is lost during a transaction, it is unknown whether the database committed the transaction. The
 callers get an error that says so, and must read the stored state.

@@ -103,7 +103,7 @@ class Copied(Struct, frozen=True):
     conversations: int  # the number of conversations, including sub-agents and archived ones
     size: int  # the size of the database in bytes
     kept: Path | None = None  # the new path of the database that a restore replaced; None if it replaced none
-    # Descriptions of the damaged objects in the backup, which was restored nevertheless; () if there are none.
+    # Descriptions of damaged objects in the backup, which was restored anyway; () if there are none.
     damaged: tuple[str, ...] = ()
 
 

@@ -24,7 +24,7 @@ from actors.ports import DataDirectoryBusyError, StoreUnusableError
 
 _log = logging.getLogger(__name__)
 
-MARKER = "initialized"  # the name of the file that records that the directory has contained a database
+MARKER = "initialized"  # the name of the file which records that the directory has contained a database
 _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
@@ -206,7 +206,7 @@ def is_want_of_room(error: BaseException, directory: Path) -> bool:
 
 
 def disk_is_full(directory: Path) -> str:
-    """An error message for users: the disk is full, and what to do about it."""
+    """An error message that tells users that the disk is full and what to do."""
     return f"the disk is full: free at least {ENOUGH_BYTES >> 20} MiB on the file system of {directory}, and try again"
 
 

@@ -82,7 +82,7 @@ class Job:
             self._show(self._decoder.decode(data))
 
     def watch(self, show: Callable[[str], None]) -> None:
-        """Pass new output to `show`, until `unwatch` is called or `show` raises."""
+        """Pass new output to `show` until `unwatch` is called or `show` raises."""
         with self._writing:
             self._watchers.append(show)
 

@@ -80,7 +80,7 @@ class Scrollback:
             self._add_lines(b"\n")
 
     def keep_last(self, lines: int) -> None:
-        """Drop all finished lines but the last `lines`."""
+        """Drop all finished lines except the last `lines`."""
         self._drop(self._position(max(self._first, self.end - lines)))
 
     def tail(self, lines: int) -> LineWindow:

@@ -129,7 +129,7 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
         position = piece.end()
         content = piece[piece.lastgroup or 0]
         match piece.lastgroup:
-            case "hash" if not pieces:  # whether it begins a comment depends on what is before it
+            case "hash" if not pieces:  # whether this begins a comment depends on what precedes it
                 raise OpaqueTextError
             case "unknown":
                 known = False

@@ -82,7 +82,7 @@ def plain(word: str) -> str:
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """The command without sudo, env, timeout or the like and without directories; [] if nothing is left."""
+    """The command without wrappers such as sudo, env or timeout, and without directories; [] if nothing is left."""
     while words:
         name = plain(words[0]).rpartition("/")[2]
         wrapper = WRAPPERS.get(name)
@@ -159,7 +159,7 @@ def new_parser() -> Parser:
 
 
 def _pieces_of(text: str) -> Iterator[bytes]:
-    """The text in pieces of at most PIECE_BYTES; without here-documents if it has to be split."""
+    """The text in pieces of at most PIECE_BYTES, without here-documents if it has to be split."""
     source = text.encode()
     if len(source) <= PIECE_BYTES:
         yield source

@@ -79,7 +79,7 @@ def rendered(terms: list[Term]) -> str:
 
 
 def blocks(findings: list[Finding]) -> Iterator[str]:
-    """Yield runs of adjacent lines of one file: `name:number:text` for matches, `name-number-text` for context."""
+    """Yield runs of adjacent lines in one file: `name:number:text` for matches, `name-number-text` for context."""
     lines: dict[int, Line] = {}
     for line in sorted(line for finding in findings for line in finding.lines):
         # A match sorts after the same line as context of another term, because its text is the one that shows the

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 CONTEXT = 3
 
-# Comparing takes quadratic time; a larger change is shown as one replacement of all its lines.
+# Maximum lines, old and new together, that are compared: comparing takes quadratic time. Larger changes are shown as
+# one replacement of all their lines.
 MAX_COMPARED = 2000
 
 MAX_DIFF = 64 * 1024
@@ -185,7 +186,7 @@ class TextMatch(NamedTuple):
     start: int
     end: int
     new: str | None
-    """The replacement, with the adaptations that were needed to find the old text, e.g. to its indentation."""
+    """The replacement, adapted as was necessary to find the old text, e.g. in its indentation."""
     how: str = ""
     """A text for the model that names the ignored differences; "" if there are none."""
 
@@ -201,7 +202,7 @@ class Folded:
             self._origins = array("L", (position for position, one in enumerate(text) for _ in table[one]))
 
     def origin(self, start: int, end: int) -> tuple[int, int] | None:
-        """The range in the original that became text[start:end]; None if it would split a replaced character."""
+        """The range in the original text that became text[start:end]; None if it would split a replaced character."""
         origins = self._origins
         if origins is None:
             return start, end

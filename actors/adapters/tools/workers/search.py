@@ -97,7 +97,7 @@ class Search:
 
 
 def refusal(errors: str) -> str:
-    """Why ripgrep refused to search at all; "" if it was only unable to read some files."""
+    """Why ripgrep refused to search at all; "" if it merely could not read some files."""
     if errors.startswith("rg: regex parse error:"):
         return errors.rpartition("\nerror: ")[2].partition("\n")[0]
     first = errors.partition("\n")[0].removeprefix("rg: ")

@@ -72,7 +72,7 @@ VALUES (%(me)s, %(name)s, %(address)s, %(version)s, %(labels)s, %(session)s, %(t
         clock_timestamp() + make_interval(secs => %(ttl)s))
 """
 
-# Renews the lease of a node; returns no row if the node was declared dead.
+# Renews a node's lease; returns no row if the node was declared dead.
 BEAT = """
 UPDATE nodes SET expires = clock_timestamp() + make_interval(secs => lease_seconds), session = %(session)s,
        active = %(active)s
