@@ -417,10 +417,8 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     input: int = 0
     """The input limit if it is smaller than the window; 0 if the window is the limit."""
     protocol: str = ""
-    """The protocol of the providers that list this model; "" for none.
-
-    "openai-chat" models are also listed by providers with "openai-responses".
-    """
+    """The protocol of the providers that list this model; "" if none does. Providers with "openai-responses" also list
+    "openai-chat" models."""
     name: str = ""
     images: bool | None = None
     reasons: bool = True
