@@ -1,4 +1,4 @@
-"""The pipeline that every change of a conversation goes through: load, transition, commit, publish, act; and retries.
+"""The pipeline that every change to a conversation goes through: load, transition, commit, publish, act; and retries.
 
 The commit comes before everything that is visible outside: events are published and effects started only after they
 are durable. A crash between two steps therefore loses no published event, and a failed commit has no effect.

@@ -105,15 +105,15 @@ class Rules(IntEnum):
     """The first version; also used for logs that name no version."""
     # New: the agent is notified that a run was interrupted; the budget is checked before each model request attempt.
     INTERRUPTIONS = 2
-    # New: a conversation may be offered only some tools, perhaps not request_mode_upgrade (asks for a wider mode).
+    # New: a conversation's tools may be limited to some, without request_mode_upgrade (which asks for a wider mode).
     # Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
     OWN_TOOLS = 3
-    # New: a summary by command that fails leaves the conversation as it was, unless its context is full. The agent gets
-    # a notice if its model does not see the images of its history, and when the date has changed. Approval rules match
-    # commands differently. After a request that the provider found too long, a summary is requested. A run fails when
-    # its calls have failed in the same way three times in a row, and says if its answer is empty. Reasoning that is cut
-    # off at the token limit ends the run. The agent gets a notice when most of the budget, or of the requests of a run,
-    # is used up.
+    # New: a summary that a user requests and that fails leaves the conversation as it was, unless its context is full.
+    # The agent gets a notice if its model does not see the images of its history, and when the date has changed.
+    # Approval rules match commands differently. After a request that the provider found too long, a summary is
+    # requested. A run fails when its calls have failed in the same way three times in a row, and says if its answer is
+    # empty. Reasoning that is cut off at the token limit ends the run. The agent gets a notice when most of the budget,
+    # or of the requests of a run, is used up.
     NOTHING_LOST = 4
 
 

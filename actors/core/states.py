@@ -243,7 +243,7 @@ class AwaitingToolApproval(Struct, frozen=True, omit_defaults=True, tag="awaitin
 
 
 class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing"):
-    """The tool calls of a response run one after the other, in the order of the response."""
+    """The tool calls in a response run one at a time, in its order."""
 
     ledger: Ledger
     current_tool_id: str
@@ -262,7 +262,7 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
     questions: tuple[Question, ...] = ()
     """The unanswered questions of this execution of the current call, in the order of asking."""
     asked: int = 0
-    """The number (`Question.place`) of the latest question of this execution; 0 if none was asked yet."""
+    """The number (`Question.place`) of the latest question of this execution; 0 if none has been asked yet."""
 
 
 class AgentTask(Struct, frozen=True):

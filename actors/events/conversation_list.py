@@ -1,4 +1,4 @@
-"""Publishes changes of the conversation list to watchers, which are clients with an open stream of that list.
+"""Publishes changes to the conversation list to watchers, which are clients with an open stream of that list.
 
 Each watcher has a cursor. Every change gets a number and replaces the previous change of its conversation. The memory
 used is therefore limited by the number of conversations, even with slow watchers, and the cost of a change does not
@@ -106,7 +106,7 @@ class ListFeed:
         self._put(conversation_id, record, deleted=True)
 
     def changed_elsewhere(self, conversation_id: str, record: ConversationRecord, *, deleted: bool) -> None:
-        """Publish a change from another server; ignored if a later change of the conversation is known here."""
+        """Publish a change from another server; ignored if a later change to the conversation is known here."""
         self._put(conversation_id, record, deleted=deleted, elsewhere=True)
 
     def read(self, watch: ListWatch) -> list[ListChange]:

@@ -177,7 +177,7 @@ class EventBatch:
         self.events = events
         self.stored = tuple(each.event for each in events)
         self.head = head
-        """The newest published revision; 0 if none was published yet."""
+        """The newest published revision; 0 if none has been published yet."""
         self.deleted = False
         self.text: LiveText | None = None
         """New text that the model has streamed."""

@@ -50,7 +50,7 @@ def findings(store: ports.StoreReader, record: ports.ConversationRecord) -> tupl
 
 
 def _violations(store: ports.StoreReader, record: ports.ConversationRecord) -> Iterator[str]:
-    """Yield each event that breaks an invariant, and each contradiction to `record`.
+    """Yield a description of each broken invariant, and of each mismatch with `record`.
 
     Raises RevisionTooOldError or StoreDamagedError.
     """

@@ -248,14 +248,14 @@ class ModelCatalog(Protocol):
     def learn(self, name: str, cancel: CancelToken) -> None:
         """Ask the providers that may serve `name` ("": all) for their models.
 
-        Blocks some seconds per provider; never raises.
+        May block for a few seconds per provider; never raises.
         """
         ...
 
     def measure(self, name: str, cancel: CancelToken) -> None:
-        """Ask the provider for the model's unknown limits, unless just asked. Blocks some seconds; never raises.
+        """Ask the provider for the model's unknown limits, unless just asked.
 
-        Call it before a request is built for the model.
+        May block for a few seconds; never raises. Call it before a request is built for the model.
         """
         ...
 

@@ -422,7 +422,7 @@ class ConversationWriter(Protocol):
         ...
 
     def put_spending(self, spending: records.Spending) -> None:
-        """Add spending of a deleted conversation, which no commit can add. Raises StoreUnavailableError."""
+        """Record spending by a deleted conversation, which has no more commits. Raises StoreUnavailableError."""
         ...
 
     def delete(self, conversation_id: str, audit: records.AuditEntry | None = None) -> None:

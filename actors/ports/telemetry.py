@@ -118,7 +118,7 @@ class Telemetry:
     """Whether frequent measurements are wanted, such as `delivered`."""
 
     def close(self) -> None:
-        """Send what was collected, and stop. Idempotent. May block for some seconds."""
+        """Send what was collected, and stop. Idempotent. May block for a few seconds."""
 
     def rpc_ended(self, rpc: Rpc) -> None:
         """Observe the end of a gRPC call or stream."""

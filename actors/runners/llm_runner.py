@@ -73,7 +73,7 @@ class LlmRequest:
 
 
 class LlmRunner(Actor):
-    """Makes the model requests of one conversation one after the other; outcomes of cancelled ones are ignored."""
+    """Makes one conversation's model requests, one at a time. A cancelled one is reported as aborted."""
 
     def __init__(self, owner: ActorRef[Any], clock: ports.Clock) -> None:
         super().__init__()

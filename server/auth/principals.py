@@ -177,7 +177,7 @@ class Template:
             return None
         try:
             return principal_of(self._where, self._prefix + value, self._table_of(value))
-        except ValueError:  # with this value, a directory of the template is one that no principal may use
+        except ValueError:  # with this value, one of the template's roots is not allowed for any principal
             return None
 
     def _table_of(self, value: str) -> PrincipalTable:

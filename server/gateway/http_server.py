@@ -110,7 +110,7 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Stop accepting requests, and exit once the open ones have ended, or after some seconds."""
+        """Stop accepting requests, and exit once the open ones have ended, or after a few seconds."""
         self.should_exit = True
         self._stopping.set()
 

@@ -390,7 +390,7 @@ class _Place(Struct):
 
 
 def _after(entries: Sequence[Waiting], last: _Place, *, descending: bool = False) -> Sequence[Waiting]:
-    """The messages after `last` or, if that has left, those accepted at its time or later (`descending`: earlier)."""
+    """The messages after `last`; if it is no longer queued, those accepted since (`descending`: before) its time."""
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
             return entries[index + 1 :]

@@ -3,7 +3,7 @@
 Commands are not checked against the database before they are passed on: the conversation may change in between, so
 only its actor, which handles one command at a time, can check them.
 
-The images of one message are decoded one after the other, so that principals take turns image by image.
+The images of one message are decoded one at a time, so that principals take turns image by image.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class Catalog:
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _route(self, name: str) -> Server | None:
-        """The server that serves a model; None if none is known, for example because no lists were fetched yet."""
+        """The server that serves a model; None if none is known, for example because no lists have been fetched yet."""
         if not _is_name(name):
             return None
         return (
@@ -229,8 +229,8 @@ class Catalog:
     def _presumed(self, name: str) -> Server | None:
         """The server of a model that was accepted earlier; None if unknown.
 
-        If `_route` finds none, for example because no list was fetched yet, this is the server of the only provider
-        whose settings name no models.
+        If `_route` finds none, for example because no list has been fetched yet, and exactly one provider's settings
+        name no models, it is that provider's server.
         """
         silent = [server for server in self._servers if server.lists]
         return self._route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)

@@ -214,7 +214,7 @@ class Server:
         self.client = client
         self.provider: ProviderConfig = client.provider
         self.names: tuple[str, ...] | None = None
-        """The listed names; None if the server was not asked yet, or has never answered with a list."""
+        """The listed names; None if the server has not been asked yet, or has never answered with a list."""
         self.failure = ""
         """Why the last fetch of the names failed, as the end of a sentence; "" if it succeeded."""
         self.images_refused: set[str] = set()

@@ -377,8 +377,8 @@ def _read_env(name: str, settings: Mapping[str, Any], env: Mapping[str, str]) ->
 
 # --- limits and prices of models --------------------------------------------------------------------------------------
 
-# Maximum tokens of a context window that are reserved for an answer. Requests set this limit for their answers, unless
-# the model's own limit is lower.
+# Tokens of the context window to reserve for the answer, and the output limit to send with each request, unless the
+# model's own limit is lower.
 RESERVED_OUTPUT = 32_000
 # The context window assumed for an unknown model on a server that speaks one of OpenAI's protocols.
 ASSUMED_WINDOW = 32_768

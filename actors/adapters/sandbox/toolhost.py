@@ -130,7 +130,7 @@ class Host(call_processes.HostedCall):
     def run(self) -> None:
         """Run the call until its last process has exited, and report its end.
 
-        Raises ServerGoneError or NotStartedError after killing the tree and waiting some seconds for its end.
+        Raises ServerGoneError or NotStartedError after killing the tree and waiting a few seconds for its end.
         """
         try:
             self.begin()

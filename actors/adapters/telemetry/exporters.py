@@ -49,7 +49,7 @@ class Instruments:
         )
 
     def close(self) -> None:
-        """Export the remaining values, and end the readers. May block for some seconds."""
+        """Export the remaining values, and end the readers. May block for a few seconds."""
         self._provider.shutdown()
 
     def _adder(self, metric: Metric) -> Callable[[float, dict[str, str]], None]:

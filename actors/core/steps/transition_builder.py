@@ -16,7 +16,7 @@ from actors.core.summary import ContextState, live_run_id, project, summarize
 
 
 class TransitionBuilder:
-    """Collects effects and changes of the ledger; `finish`, `stay` or `stay_silently` returns the result."""
+    """Collects effects and changes to the ledger; `finish`, `stay` or `stay_silently` returns the result."""
 
     __slots__ = ("_mark", "at", "before", "context", "effects", "ledger")
 
@@ -92,7 +92,7 @@ class TransitionBuilder:
         self.effects.append(effects.NotifyClient(data))
 
     def add_effect(self, effect: effects.ActEffect | effects.PersistMode) -> None:
-        """Add an effect that is carried out after the commit, or a change of the mode."""
+        """Add an effect that is carried out after the commit, or a change to the mode."""
         self.effects.append(effect)
 
     def place_state(self) -> None:

@@ -146,7 +146,7 @@ class Backoff:
     """Delays that double with each failure, with jitter, until there is progress or the time limit is reached."""
 
     def __init__(self, max_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`next` returns None `max_seconds` after the first failure since the last progress; `clock` is monotonic."""
+        """`next` returns None once `max_seconds` have passed since the first failure after the last progress."""
         self._max_seconds = max_seconds
         self._clock = clock
         self._failures = 0

@@ -22,7 +22,7 @@ from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, Server
 START_SECONDS = 60.0
 # Maximum seconds for a graceful shutdown of the server, which is killed after that.
 STOP_SECONDS = 20.0
-# Maximum seconds for which a running server may be out of reach, such as while it starts or stops.
+# Seconds to wait for a server that cannot be reached, for example because it is starting or stopping.
 UNREACHABLE_SECONDS = 10.0
 # Seconds that running work may continue while the server shuts down.
 DRAIN_SECONDS = 1

@@ -146,7 +146,7 @@ def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
 
 
 def kill_all(pids: "Iterator[int]") -> None:
-    """Kill each process with its whole process group, which ends at once, even if its members fork quickly."""
+    """Kill each process along with its process group, unless it is our own: no member can escape by forking."""
     groups = {os.getpgrp()}
     for pid in pids:
         with suppress(OSError):  # the process has ended

@@ -47,7 +47,7 @@ class Job:
         self.command = command
         self.tool_use_id = tool_use_id
         self.mode = mode
-        """The job's permission mode; a later change of the conversation's mode does not affect the job."""
+        """The job's permission mode; a later change to the conversation's mode does not affect the job."""
         self.background = False
         """Whether the job continues after the call that started it has returned."""
         self.kill_pending = False

@@ -183,7 +183,7 @@ class ChatSession:
             self.move_to(now.name)
 
     async def work(self) -> None:
-        """Process entered lines one after the other, until cancelled."""
+        """Process entered lines one at a time, until cancelled."""
         while True:
             await self._do(*await self._entered.get())
 
@@ -286,7 +286,7 @@ class ChatSession:
             self.say(self.paint.dim(f"  {hint}"))
 
     def _changed(self) -> None:
-        """At the start of a run, the next Ctrl-C counts as the first one again."""
+        """Handle an event. After the start of a run, exiting takes two presses of Ctrl-C again."""
         if self.view.busy and not self._was_busy:
             self._armed = False
         self._was_busy = self.view.busy
@@ -353,8 +353,8 @@ def _is_utf8(text: str) -> bool:
 def message_of(text: str) -> str | None:
     """The message in typed text; None for a command.
 
-    Text that begins with a path is a message, and the first of two slashes is removed. Spaces before a slash are
-    ignored, except in multi-line text, which may be indented code.
+    Text that begins with a path is a message. So is text that begins with //, without its first slash. Spaces before a
+    slash are ignored, except in multi-line text, which may be indented code.
     """
     begin = text if "\n" in text.strip() else text.lstrip()
     if not begin.startswith("/"):

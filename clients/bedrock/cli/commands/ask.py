@@ -177,7 +177,7 @@ def _input(*, beside_words: bool, quiet: bool) -> str:
 
 
 def _is_silent(seconds: float) -> bool:
-    """Whether standard input provides no data and does not end for some seconds."""
+    """Whether standard input provides no data and does not end for a few seconds."""
     with suppress(OSError, ValueError):
         return not select.select([sys.stdin], [], [], seconds)[0]
     return False

@@ -309,7 +309,7 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 
 
 def _rule_that_asks(rule: ApprovalRule) -> SafeText:
-    """The rule that requires the question, or might deny the call."""
+    """A line naming the rule that requires this approval, or may deny the call when it runs."""
     whose = SafeText("a rule of the server" if rule.origin == "operator" else "rule " + literal(rule_id(rule)))
     does = " may deny it, which only shows once it runs: deny " if rule.action == "deny" else " asks for "
     return whose + does + one_line(rule_title(rule), RULE_TITLE_COLUMNS)

@@ -174,7 +174,7 @@ class AgentTree:
         return state.kind == "awaiting_sub_agents"
 
     def endings(self, paint: Paint) -> Iterator[SafeText]:
-        """Yield a line for each ended sub-agent whose end was not printed yet, and mark the end as printed."""
+        """Yield a line for each ended sub-agent whose end has not been printed yet, and mark the end as printed."""
         for agent in self._in_order():
             if agent.status.outcome and not agent.end_printed:
                 agent.end_printed = True
@@ -276,7 +276,7 @@ class Transcript:
         return self._output.all(number, running)
 
     def print_agent_ends(self) -> None:
-        """Print how sub-agents have ended, one line for each end that was not printed yet."""
+        """Print how sub-agents have ended, one line for each end that has not been printed yet."""
         for line in self.agents.endings(self._paint):
             self._write(line)
 
