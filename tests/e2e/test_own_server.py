@@ -103,7 +103,7 @@ def test_a_chat_and_its_server_end_when_the_terminal_is_closed(
         "ignored": ["/bin/sh", "-c", f"trap '' HUP; exec {program}"],
     }
     with Terminal(environ=environ, command=commands[how], cwd=tmp_path) as terminal:
-        terminal.until(lambda screen: any(row.startswith("idle · ") for row in screen))
+        terminal.idles()
         assert processes_of(tmp_path / "data")
         terminal.hang_up()
         terminal.ends()
@@ -113,10 +113,6 @@ def test_a_chat_and_its_server_end_when_the_terminal_is_closed(
 def ended(data: Path) -> None:
     """Wait until no process of this data directory is left."""
     eventually(lambda: not processes_of(data), f"the end of {processes_of(data)}")
-
-
-def idle(screen: list[str]) -> bool:
-    return any(row.startswith("idle · ") for row in screen)
 
 
 def works(screen: list[str]) -> bool:
@@ -132,7 +128,7 @@ def test_terminals_that_are_opened_at_the_same_moment_have_one_server(environ: d
     with ExitStack() as terminals:
         opened = [terminals.enter_context(Terminal(environ=environ, cwd=tmp_path)) for _ in range(2)]
         for terminal in opened:
-            terminal.until(idle)
+            terminal.idles()
         assert len(servers(tmp_path / "data")) == 1
         for terminal in opened:
             terminal.keys("/quit\r")
@@ -149,9 +145,9 @@ def test_the_server_goes_on_for_a_second_terminal_and_ends_after_it(environ: dic
     gate = tmp_path / "gate"
     with ExitStack() as terminals:
         first = terminals.enter_context(Terminal("chat", environ=environ, cwd=tmp_path))
-        first.until(idle)
+        first.idles()
         second = terminals.enter_context(Terminal(environ=environ, cwd=tmp_path))
-        second.until(idle)
+        second.idles()
         (server,) = servers(tmp_path / "data")
         second.keys(waiting_for(gate))
         second.until(works)
@@ -159,7 +155,7 @@ def test_the_server_goes_on_for_a_second_terminal_and_ends_after_it(environ: dic
         assert first.ends() == 0
         assert "The server ends when no client is connected" in " ".join(first.rows)
         gate.touch()
-        second.until(idle)
+        second.idles()
         assert alive(server)
         second.keys("/quit\r")
         assert second.ends() == 0
@@ -170,7 +166,7 @@ def test_the_server_goes_on_for_a_second_terminal_and_ends_after_it(environ: dic
 def test_the_server_ends_after_a_stream_of_its_gateway_has_ended(environ: dict[str, str], tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Terminal("chat", environ={**environ, "BEDROCK_HTTP_LISTEN": "127.0.0.1:0"}, cwd=tmp_path) as terminal:
-        terminal.until(idle)
+        terminal.idles()
         headers = {"Authorization": f"Bearer {(data / 'token').read_text().strip()}", "Accept": "text/event-stream"}
         url = f"{(data / 'gateway').read_text().strip()}/v1/conversations:watch"
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as stream:
@@ -186,7 +182,7 @@ def test_a_run_goes_on_without_any_client_and_the_server_ends_after_it(
 ) -> None:
     gate = tmp_path / "gate"
     with Terminal("chat", environ=environ, columns=140, cwd=tmp_path) as terminal:
-        terminal.until(idle)
+        terminal.idles()
         terminal.keys(waiting_for(gate))
         terminal.until(works)
         if how == "killed":

@@ -108,7 +108,7 @@ def refuse_non_numbers(*values: object) -> None:
 def refuse_non_texts(*values: object) -> None:
     """Raise ValueError unless all are strings."""
     if not all(isinstance(value, str) for value in values):
-        raise ValueError("a value is not a text, but must be")
+        raise ValueError("a value is not a string, but must be")
 
 
 def fixed_values(record: ConversationRecord) -> Row:

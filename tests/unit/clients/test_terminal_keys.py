@@ -170,7 +170,7 @@ def test_nothing_is_decided_without_enter_however_slowly_a_text_is_typed(termina
         terminal.shows("answer y, n, e or b; Esc or Ctrl-C cancels")
         terminal.keys("\x1b")
         terminal.wait(lambda: not fake.conversation.state.busy, "the end of the run")
-        terminal.until(lambda screen: any(row.startswith("idle") for row in screen))
+        terminal.idles()
     assert not decisions(fake)
     assert not fake.conversation.approval_rules
 
@@ -182,7 +182,7 @@ def test_a_letter_and_enter_answer_a_question(terminal: Terminal, fake: FakeBedr
         terminal.until(lambda screen: any(row.startswith("[y]es") for row in screen))
         terminal.keys(f"{keys}\r")
         terminal.wait(lambda: not fake.conversation.state.busy, "an answer")
-        terminal.until(lambda screen: any(row.startswith("idle") for row in screen))
+        terminal.idles()
     assert decisions(fake) == [("APPROVE", ""), ("DENY", ""), ("APPROVE", ""), ("DENY", "keep it")]
     rules = [request.rule for request in fake.asked(v1.ResolveApprovalRequest)]
     assert [rule.command_prefix for rule in rules] == ["", "", "rm", ""]
