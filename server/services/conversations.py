@@ -36,7 +36,7 @@ from server.queries.read_pool import NameResolver, ReadPool
 from server.queries.request_cycles import find_cycle, list_cycles
 from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.watch_conversations import ConversationListStreams
-from server.wire import commands, results
+from server.wire import commands
 from server.wire.conversation_messages import approval_rule, present, question
 
 THREADS = 2
@@ -234,14 +234,14 @@ class ConversationService(v1.ConversationServiceServicer):
         conversation_id = await self._resolver.identify(request.name)
         images = await self._pictures.upload(conversation_id, request, _seconds(context)) if request.images else ()
         answer = await self._ask_id(context, request.name, conversation_id, commands.send_message(request, images))
-        return results.send_message(self._conversion, conversation_id, answer)
+        return commands.send_message_response(self._conversion, conversation_id, answer)
 
     async def CancelConversation(
         self, request: v1.CancelConversationRequest, context: Context
     ) -> v1.CancelConversationResponse:
         conversation_id = await self._resolver.identify(request.name)
         answer = await self._ask_id(context, request.name, conversation_id, commands.cancel_conversation(request))
-        return results.cancel_conversation(self._conversion, conversation_id, answer)
+        return commands.cancel_conversation_response(self._conversion, conversation_id, answer)
 
     async def ResolveApproval(self, request: v1.ResolveApprovalRequest, context: Context) -> v1.ResolveApprovalResponse:
         conversation_id, approval = await self._child(request.name, "approvals")
@@ -257,7 +257,7 @@ class ConversationService(v1.ConversationServiceServicer):
         answer = await self._ask_id(
             context, request.name, conversation_id, commands.submit_tool_result(request, call, images)
         )
-        return results.submit_tool_result(self._conversion, conversation_id, answer)
+        return commands.submit_tool_result_response(self._conversion, conversation_id, answer)
 
     async def AnswerQuestion(self, request: v1.AnswerQuestionRequest, context: Context) -> v1.AnswerQuestionResponse:
         conversation_id, number = await self._child(request.name, "questions")
@@ -285,7 +285,7 @@ class ConversationService(v1.ConversationServiceServicer):
         conversation_id, message_id = await self._child(request.name, "messages")
         withdraw = requests.WithdrawMessageCommand(message_id)
         answer = await self._ask_id(context, request.name, conversation_id, withdraw)
-        return results.withdraw_message(conversation_id, answer)
+        return commands.withdraw_message_response(conversation_id, answer)
 
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         answer: requests.SetModeResult = await self._ask(context, request.name, commands.set_mode(request))
@@ -327,7 +327,7 @@ class ConversationService(v1.ConversationServiceServicer):
             answer = await self._ask_id(context, request.name, conversation_id, commands.spawn_sub_agents(request))
         except TaskRefusedError as refusal:
             raise NestedFieldError(f"tasks[{refusal.index}]", refusal) from None
-        return results.spawn_sub_agents(self._conversion, conversation_id, answer)
+        return commands.spawn_sub_agents_response(self._conversion, conversation_id, answer)
 
     def _with_warning(self, record: ConversationRecord) -> v1.Conversation:
         shown = self._encoded.message(record)

@@ -1,4 +1,4 @@
-"""Converts API requests to commands for the actors. Functions are named after the API methods that they serve.
+"""Converts API requests to commands for the actors, and their results to responses. Named after the API methods.
 
 docs/contributing.md lists the places to change for a new request field.
 """
@@ -31,12 +31,12 @@ from actors.core.context import (
     ReasoningEffort,
     ToolGroup,
 )
+from actors.core.notifications import Fate
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
 from server.contract.validation import UPDATABLE, key_of_label, paths_to_set
-from server.wire import messages
-from server.wire.conversation_messages import chosen_mcp_servers, parsed_rule
+from server.wire import conversation_messages, messages
 from server.wire.messages import plain
 
 M = TypeVar("M", bound=Message)
@@ -92,7 +92,7 @@ def _profile(wanted: v1.Conversation) -> Profile:
         tools=chosen if wanted.HasField("tools") else None,
         client_tools=_client_tools(wanted),
         generation=_generation(wanted.generation),
-        mcp_servers=chosen_mcp_servers(wanted.mcp_servers),
+        mcp_servers=conversation_messages.chosen_mcp_servers(wanted.mcp_servers),
         auto_continue=wanted.auto_continue,
     )
 
@@ -152,7 +152,7 @@ def update_conversation(request: v1.UpdateConversationRequest) -> requests.Updat
         refuse_unoffered_tools=request.refuse_unoffered_tools,
         generation=generation if "generation" in mask else None,
         some_generation={name: getattr(generation, name) for name in settings},
-        mcp_servers=chosen_mcp_servers(wanted.mcp_servers) if "mcp_servers" in mask else None,
+        mcp_servers=conversation_messages.chosen_mcp_servers(wanted.mcp_servers) if "mcp_servers" in mask else None,
         auto_continue=wanted.auto_continue if "auto_continue" in mask else None,
     )
 
@@ -193,7 +193,7 @@ def resolve_approval(
     return requests.ResolveApprovalCommand(
         tool_use_id=tool_use_id,
         approve=request.decision != v1.APPROVAL_DECISION_DENY,
-        rule=parsed_rule(request.rule) if request.HasField("rule") else None,
+        rule=conversation_messages.parsed_rule(request.rule) if request.HasField("rule") else None,
         note=request.note,
         principal=principal,
     )
@@ -202,7 +202,7 @@ def resolve_approval(
 def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests.CreateApprovalRuleCommand:
     """`principal` is recorded as the rule's creator."""
     return requests.CreateApprovalRuleCommand(
-        rule=parsed_rule(request.approval_rule),
+        rule=conversation_messages.parsed_rule(request.approval_rule),
         principal=principal,
         request_id=request.request_id.lower(),
         body_hash=body_hash(request, "parent"),
@@ -322,4 +322,69 @@ def _task(task: v1.SpawnSubAgentsRequest.Task) -> requests.SpawnSubAgentsTask:
         timeout_ms=task.timeout.ToMilliseconds(),
         read_first=tuple(task.read_first),
         working_directory=task.working_directory,
+    )
+
+
+def submit_tool_result_response(
+    conversion: messages.ConversionContext, conversation_id: str, answer: requests.SubmitToolResultResult
+) -> v1.SubmitToolResultResponse:
+    return v1.SubmitToolResultResponse(
+        message=messages.message(conversion, conversation_id, answer.message), duplicate=answer.duplicate
+    )
+
+
+def send_message_response(
+    conversion: messages.ConversionContext, conversation_id: str, answer: requests.SendMessageResult
+) -> v1.SendMessageResponse:
+    delivery = "steer" if answer.disposition == "steer_queued" else "follow_up"
+    if answer.message is not None:
+        message = messages.message(conversion, conversation_id, answer.message)
+    elif answer.queued is not None:
+        message = messages.queued_message(conversation_id, answer.queued, delivery, answer.run)
+    else:
+        message = v1.Message(name=names.message(conversation_id, answer.message_id), role=v1.ROLE_USER)
+    return v1.SendMessageResponse(
+        message=message,
+        disposition=v1.DISPOSITION_DUPLICATE if answer.duplicate else messages.DISPOSITION[answer.disposition],
+        run=names.cycle(conversation_id, answer.run),
+        revision=answer.revision,
+    )
+
+
+def cancel_conversation_response(
+    conversion: messages.ConversionContext, conversation_id: str, answer: requests.CancelConversationResult
+) -> v1.CancelConversationResponse:
+    settled: dict[Fate, list[v1.QueuedMessage]] = {Fate.RETURNED: [], Fate.DISCARDED: []}
+    for change in answer.settled:
+        settled[change.fate].append(messages.queued(conversation_id, change, at=answer.settled_at))
+    return v1.CancelConversationResponse(
+        no_op=answer.no_op,
+        state=conversation_messages.state(conversion, conversation_id, answer.state, answer.state_entered_at),
+        run=names.cycle(conversation_id, answer.run),
+        llm_request_id=answer.llm_request_id,
+        tool_use_ids=answer.tool_use_ids,
+        sub_agents=[names.conversation(agent) for agent in answer.sub_agents],
+        returned_steers=settled[Fate.RETURNED],
+        discarded_follow_ups=settled[Fate.DISCARDED],
+        surviving_jobs=answer.surviving_jobs,
+        ended_jobs=answer.ended_jobs,
+        revision=0 if answer.no_op else answer.revision,
+        unrecorded=not answer.recorded,
+    )
+
+
+def withdraw_message_response(
+    conversation_id: str, answer: requests.WithdrawMessageResult
+) -> v1.WithdrawMessageResponse:
+    return v1.WithdrawMessageResponse(message=messages.queued(conversation_id, answer.change, at=answer.at))
+
+
+def spawn_sub_agents_response(
+    conversion: messages.ConversionContext, conversation_id: str, answer: requests.SpawnSubAgentsResult
+) -> v1.SpawnSubAgentsResponse:
+    return v1.SpawnSubAgentsResponse(
+        message=messages.message(conversion, conversation_id, answer.message),
+        run=names.cycle(conversation_id, answer.run),
+        sub_agents=[names.conversation(agent) for agent in answer.sub_agents],
+        revision=answer.revision,
     )

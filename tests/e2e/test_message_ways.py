@@ -18,6 +18,6 @@ def test_the_page_draws_the_ways_that_a_server_goes(ways: Ways) -> None:
 def test_the_ways_do_not_grow(ways: Ways) -> None:
     """Whoever makes one shorter lowers its limit."""
     assert len(ways.message.stops) <= 38
-    assert ways.message.switches <= 93
+    assert ways.message.switches <= 90
     assert len(ways.cancel.stops) <= 35
-    assert len(ways.exchange) <= 71
+    assert len(ways.exchange) <= 70

@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way through the server: the modules in the order in which they are entered, and how often it changes module."""
+    """A way through the server: the modules in the order in which they are entered, and the least changes of module."""
 
     stops: tuple[Call, ...]
     switches: int
@@ -103,11 +103,15 @@ def _between(calls: list[Call], first: str, last: str) -> list[Call]:
 
 def _way(recorded: list[list[Call]]) -> Way:
     always = frozenset.intersection(*(frozenset(call.path for call in calls) for calls in recorded))
-    calls = [call for call in recorded[0] if call.path in always]
-    stops = {call.path: call for call in reversed(calls)}
+    ways = [[call for call in calls if call.path in always] for calls in recorded]
+    stops = {call.path: call for call in reversed(ways[0])}
+    switches = min(map(_switches, ways))
+    return Way(tuple(call for call in dict.fromkeys(ways[0]) if stops[call.path] is call), switches)
+
+
+def _switches(calls: list[Call]) -> int:
     threads = ([call.path for call in calls if call.thread == thread] for thread in THREADS)
-    switches = sum(one != other for paths in threads for one, other in itertools.pairwise(paths))
-    return Way(tuple(call for call in dict.fromkeys(calls) if stops[call.path] is call), switches)
+    return sum(one != other for paths in threads for one, other in itertools.pairwise(paths))
 
 
 def draw(way: Way) -> str:

@@ -13,7 +13,7 @@ from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 from actors import messages
 from actors.conversation.command_dispatch import CommandDispatch
 from server.auth.authorization import READING
-from server.wire import commands, results
+from server.wire import commands
 
 SERVICES = [
     service
@@ -59,7 +59,7 @@ def test_every_rpc_that_changes_something_is_a_command_of_its_name() -> None:
     ("home", "annotated", "pattern"),
     [
         (commands, lambda signature: str(signature.return_annotation), r"requests\.(\w+)Command"),
-        (results, lambda signature: str(signature.return_annotation), r"v1\.(\w+)Response"),
+        (commands, lambda signature: str(signature.return_annotation), r"v1\.(\w+)Response"),
         (CommandDispatch, of_request, r"messages\.(\w+)Command"),
     ],
     ids=["requests", "responses", "dispatch"],
@@ -69,7 +69,7 @@ def test_functions_are_named_like_the_rpc(
 ) -> None:
     found = [(stem, name) for stem, name in functions(home, annotated, pattern) if stem in COMMANDS]
     assert len(found) > 4
-    assert [name.lstrip("_") for _, name in found] == [snake(stem) for stem, _ in found]
+    assert [name.lstrip("_").removesuffix("_response") for _, name in found] == [snake(stem) for stem, _ in found]
 
 
 @pytest.mark.parametrize("stem", sorted(CHANGING))

@@ -20,7 +20,7 @@ from actors.ports import StoredEvent
 from server.contract.errors import MalformedRequestError
 from server.streams import base as batches
 from server.streams.base import Outbox, commits, frame, start_of_last_commit
-from server.wire import commands, results
+from server.wire import commands
 from server.wire.conversation_messages import approval_rule
 from server.wire.messages import timestamp
 from tests.support.samples import FACTS, MESSAGE, QUEUED
@@ -254,7 +254,9 @@ def test_labels_in_another_order_are_the_same_body() -> None:
 
 
 def test_a_stored_message_is_answered_with_its_place() -> None:
-    answer = results.send_message(FACTS, "c", messages.SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE))
+    answer = commands.send_message_response(
+        FACTS, "c", messages.SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE)
+    )
     assert (answer.message.sequence, answer.disposition, answer.revision) == (7, v1.DISPOSITION_DIRECT, 41)
     assert answer.run == "conversations/c/requestCycles/c:3"
 
@@ -263,7 +265,9 @@ def test_a_stored_message_is_answered_with_its_place() -> None:
     ("disposition", "delivery", "run"), [("steer_queued", "STEER", "c:3"), ("follow_up_queued", "FOLLOW_UP", "")]
 )
 def test_a_waiting_message_is_answered_without_a_place(disposition: str, delivery: str, run: str) -> None:
-    answer = results.send_message(FACTS, "c", messages.SendMessageResult("m-11", disposition, run, 41, queued=QUEUED))
+    answer = commands.send_message_response(
+        FACTS, "c", messages.SendMessageResult("m-11", disposition, run, 41, queued=QUEUED)
+    )
     assert answer.message.sequence == 0
     assert v1.Delivery.Name(answer.message.delivery) == f"DELIVERY_{delivery}"
     assert v1.Disposition.Name(answer.disposition) == f"DISPOSITION_{disposition.upper()}"
@@ -271,7 +275,7 @@ def test_a_waiting_message_is_answered_without_a_place(disposition: str, deliver
 
 
 def test_a_repeated_request_says_so_and_answers_as_the_first_time() -> None:
-    answer = results.send_message(
+    answer = commands.send_message_response(
         FACTS, "c", messages.SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE, duplicate=True)
     )
     assert (answer.disposition, answer.message.sequence) == (v1.DISPOSITION_DUPLICATE, 7)
@@ -284,7 +288,7 @@ def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
         settled=(QueueChanged(QUEUED, "steer", Fate.RETURNED), QueueChanged(QUEUED, "follow_up", Fate.DISCARDED)),
         ended_jobs=("job-2",), surviving_jobs=("job-1",),
     )  # fmt: skip
-    answer = results.cancel_conversation(FACTS, "c", stopped)
+    answer = commands.cancel_conversation_response(FACTS, "c", stopped)
     assert answer.state.enter_time.seconds == 8
     named = {field.name for field, _ in answer.ListFields()}
     assert named == {field.name for field in answer.DESCRIPTOR.fields} - {"no_op", "unrecorded"}
@@ -298,13 +302,13 @@ def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:
     stopped = messages.CancelConversationResult(
         no_op=False, state=StateSummary("tool_executing"), state_entered_at=1, recorded=False, tool_use_ids=("call-1",)
     )
-    answer = results.cancel_conversation(FACTS, "c", stopped)
+    answer = commands.cancel_conversation_response(FACTS, "c", stopped)
     assert (answer.unrecorded, list(answer.tool_use_ids)) == (True, ["call-1"])
 
 
 def test_a_cancel_that_did_nothing_says_only_that() -> None:
     nothing = messages.CancelConversationResult(no_op=True, state=StateSummary("idle"), state_entered_at=1, revision=50)
-    answer = results.cancel_conversation(FACTS, "c", nothing)
+    answer = commands.cancel_conversation_response(FACTS, "c", nothing)
     assert {field.name for field, _ in answer.ListFields()} == {"no_op", "state"}
 
 
@@ -339,7 +343,9 @@ def test_two_requests_are_the_same_if_they_want_the_same() -> None:
 
 
 def test_the_answer_names_the_run_and_the_sub_agents() -> None:
-    answer = results.spawn_sub_agents(FACTS, "c", messages.SpawnSubAgentsResult(MESSAGE, "c:4", ("c-a1", "c-a2"), 17))
+    answer = commands.spawn_sub_agents_response(
+        FACTS, "c", messages.SpawnSubAgentsResult(MESSAGE, "c:4", ("c-a1", "c-a2"), 17)
+    )
     assert answer.message.name == f"conversations/c/messages/{MESSAGE.id}"
     assert answer.run == "conversations/c/requestCycles/c:4"
     assert list(answer.sub_agents) == ["conversations/c-a1", "conversations/c-a2"]
