@@ -17,8 +17,10 @@ from server.settings.setting_values import LOG_LEVELS, SANDBOXES, ConfigError
 
 CANNOT_START = 1
 USAGE = 2
-CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="The server's settings file.")
-DATA_DIR = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+CONFIG = click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="A TOML file with the server's settings."
+)
+DATA_DIR = click.option("--data-dir", type=str, help="Directory to keep conversations in. [~/.local/state/bedrock]")
 
 
 def loaded(file: Path | None, **flags: str | None) -> Config:
@@ -29,35 +31,33 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 
 
 @click.command()
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file with settings.")
-@click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+@CONFIG
+@DATA_DIR
 @click.option("--database", type=str, help="URL of a PostgreSQL database, or none for SQLite in --data-dir. [none]")
-@click.option("--listen", type=str, help="host:port (port 0: any free one), unix:/path, or none. [127.0.0.1:7421]")
-@click.option("--http", "http_listen", type=str, help="host:port to also serve JSON over HTTP at, or none. [none]")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log level on stderr. [info]")
-@click.option("--default-model", type=str, help="The default model of conversations.")
-@click.option("--small-model", type=str, help='The model for side queries such as titles, or "none".')
+@click.option("--listen", type=str, help="host:port (port 0 picks a free one), unix:/path, or none. [127.0.0.1:7421]")
+@click.option("--http", "http_listen", type=str, help="host:port to also serve JSON over HTTP on, or none. [none]")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Minimum log level on stderr. [info]")
+@click.option("--default-model", type=str, help="Model for conversations that do not choose one.")
+@click.option("--small-model", type=str, help="Model for side queries such as titles, or none.")
 @click.option("--titles/--no-titles", default=None, help="Generate titles for conversations. [on]")
 @click.option("--drain-seconds", type=float, help="Seconds that runs may continue after a stop signal. [10]")
 @click.option("--idle-seconds", type=float, help="Seconds that an idle conversation keeps its threads. [30]")
 @click.option("--max-streams", type=int, help="Maximum number of open streams. [10000]")
 @click.option("--retention-events-days", type=float, help="Days to keep events; messages are always kept. [no limit]")
-@click.option("--retention-events-min", type=int, help="Number of latest events always kept per conversation. [10000]")
+@click.option("--retention-events-min", type=int, help="Latest events to keep per conversation at any age. [10000]")
 @click.option("--retention-archived-days", type=float, help="Days to keep archived conversations. [no limit]")
 @click.option("--retention-audit-days", type=float, help="Days to keep refused calls in the audit trail. [90]")
-@click.option(
-    "--reflection/--no-reflection", default=None, help="Enable gRPC reflection, for tools like grpcurl. [off]"
-)
-@click.option("--tls-certificate", type=str, help="Certificate as PEM; required to listen beyond this machine.")
+@click.option("--reflection/--no-reflection", default=None, help="Enable gRPC reflection for tools like grpcurl. [off]")
+@click.option("--tls-certificate", type=str, help="Certificate as PEM; required for remote clients.")
 @click.option("--tls-key", type=str, help="Private key for --tls-certificate, as PEM.")
 @click.option(
     "--insecure-behind-proxy",
     is_flag=True,
     default=None,
-    help="Listen beyond this machine without TLS: only behind a mesh or proxy that encrypts all traffic.",
+    help="Accept remote clients without TLS; only behind a mesh or proxy that encrypts all traffic.",
 )
 @click.option("--metrics-listen", type=str, help="Port or host:port for Prometheus metrics, or none. [none]")
-@click.option("--otlp-endpoint", type=str, help="URL of a collector for traces and metrics. [none]")
+@click.option("--otlp-endpoint", type=str, help="URL of an OTLP collector for traces and metrics. [none]")
 @click.option("--otlp-contents", type=str, help="Content attributes to include in spans, comma-separated. [none]")
 @click.option(
     "--sandbox",
@@ -67,26 +67,26 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 @click.option(
     "--workspace-protected",
     type=str,
-    help="Names that tools in workspace mode cannot change, besides .git; comma-separated. "
+    help="Names of files that tools in workspace mode cannot change, besides .git; comma-separated. "
     "[.envrc,.vscode,.idea,node_modules/.bin,.husky,.githooks,.devcontainer,.zed,.cursor,.claude,.mcp.json]",
 )
 @click.option(
     "--deny-read",
     type=str,
-    help="Files and directories that tools cannot read, comma-separated, or none. [common places of keys]",
+    help="Files and directories that tools cannot read, comma-separated, or none. [common locations of keys]",
 )
 @click.option(
     "--system-paths",
     type=str,
-    help="Paths that tools of every principal can read, besides its roots; comma-separated. "
-    "[/usr, /lib and what else programs need]",
+    help="Paths that every principal's tools can read, besides its roots; comma-separated. "
+    "[/usr, /lib and whatever else programs need]",
 )
 @click.option("--cpus", type=str, help="CPUs for the server itself, such as 1 or 0,2-3; tools may use all. [all]")
-@click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
+@click.option("--until-eof", is_flag=True, help="Also stop when standard input (a pipe) is closed by its writer.")
 @click.option(
     "--until-unused",
     is_flag=True,
-    help="Also stop once standard input is closed, no client is connected and no run is open.",
+    help="Also stop once standard input is closed, no client is connected and no run is in progress.",
 )
 def serve(file: Path | None, until_eof: bool, until_unused: bool, **options: Any) -> None:
     """Run the Bedrock server until it receives a stop signal.

@@ -83,7 +83,7 @@ def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None
         return
     before = os.sched_getaffinity(0)
     if not cpus & before:
-        raise ValueError(f"not available: this process may use the CPUs {', '.join(map(str, sorted(before)))}")
+        raise ValueError(f"not available: this process may use only CPUs {', '.join(map(str, sorted(before)))}")
     os.sched_setaffinity(0, cpus & before)
     try:
         yield frozenset(before)

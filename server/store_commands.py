@@ -52,7 +52,7 @@ def backup(copy: Path, file: Path | None, data_dir: str | None, force: bool) -> 
 @CONFIG
 @DATA_DIR
 @click.option("--force", is_flag=True, help="Replace an existing database; the old one is kept under another name.")
-@click.option("--accept-damage", is_flag=True, help="Also restore damaged conversations; they are listed.")
+@click.option("--accept-damage", is_flag=True, help="Restore damaged conversations as they are, and list them.")
 def restore(copy: Path, file: Path | None, data_dir: str | None, force: bool, accept_damage: bool) -> None:
     """Restore a backup as the database of a stopped server.
 
@@ -68,7 +68,7 @@ def restore(copy: Path, file: Path | None, data_dir: str | None, force: bool, ac
     try:
         made = put_back(copy, directory, replace=force, accept_damage=accept_damage)
     except DamagedBackupError as error:
-        fail(f"nothing was restored: {error}; --accept-damage restores it as it is", FAILED)
+        fail(f"nothing was restored: {error}; --accept-damage restores the damaged conversations as they are", FAILED)
     except (BackupError, StoreUnusableError) as error:
         fail(f"nothing was restored: {error}", FAILED)
     except DataDirectoryBusyError as error:
@@ -142,4 +142,4 @@ def move(file: Path | None, data_dir: str | None, database: str | None) -> None:
         fail(f"nothing was moved: {error}", FAILED)
     except KeyboardInterrupt:
         fail("interrupted: nothing was moved", INTERRUPTED)
-    print_text(f"moved {_counted(moved.conversations)} to {moved.to}: {moved.rows} rows, all compared")
+    print_text(f"moved {_counted(moved.conversations)} to {moved.to}: {moved.rows} rows, all verified")

@@ -376,7 +376,7 @@ def check_workspaces(settings: ClusterSettings) -> None:
     for workspace in settings.workspaces:
         if not os.path.isdir(workspace):
             raise CannotStartError(
-                f"cluster.workspaces: {workspace} is not a directory on this machine; mount it, or remove it"
+                f"cluster.workspaces: {workspace} is not a directory on this machine; mount it or remove the entry"
             )
         if (real := os.path.realpath(workspace)) != workspace:
             raise CannotStartError(f"cluster.workspaces: {workspace} contains a symbolic link; use {real}")
@@ -395,13 +395,13 @@ def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
     if config.cluster is None and others:
         names = ", ".join(sorted({each.name or each.address for each in others}))
         raise CannotStartError(
-            f"{shown_database(config.database)} is used by another server ({names}); to share it, each needs a "
-            "[cluster] table in its settings"
+            f"{shown_database(config.database)} is in use by another server ({names}); to share it, add a "
+            "[cluster] table to the settings of each server"
         )
     if alone := [each.address for each in others if each.address.startswith("unix:")]:
         raise CannotStartError(
-            f"{shown_database(config.database)} is used by a server that does not share it ({alone[0]}); add a "
-            "[cluster] table to its settings, too"
+            f"{shown_database(config.database)} is in use by a server that does not share it ({alone[0]}); add a "
+            "[cluster] table to that server's settings too"
         )
     if config.cluster is not None and (differing := cluster.other_leases(config.cluster.lease_seconds)):
         name, seconds = differing[0]
@@ -433,9 +433,9 @@ def _why_uncalled(listener: Listener, authorities: bytes | None, host: str) -> s
     certificate, key = listener.certificate, listener.key
     if certificate is None or key is None:
         missing = authorities is not None and not listener.insecure_behind_proxy
-        return "cluster.ca is set, but there is no tls_certificate" if missing else ""
+        return "cluster.ca is set, but tls_certificate is not" if missing else ""
     if authorities is None:
-        return f"cluster.ca is not set, but {certificate} is used there"
+        return f"cluster.ca is not set, but the listener uses {certificate}"
     try:
         why = why_untrusted(certificate, key, authorities, host)
     except CertificateUnusableError as error:

@@ -58,7 +58,7 @@ async def warn_when_crowded(connections: int, count: Callable[[], int] = machine
         files = count()
         if files >= connections and not crowded:
             log.warning(
-                "%d of %d allowed files are open (ulimit -n): each address accepts %d connections "
+                "%d of %d allowed file descriptors are in use (ulimit -n); each address accepts %d connections "
                 "and closes further ones immediately",
                 files,
                 machine.max_open_files(),
@@ -89,7 +89,7 @@ class Deadline:
 
 
 def _give_up(seconds: float) -> None:
-    log.error("stopping took longer than %s s; exiting now, and the next start recovers all conversations", seconds)
+    log.error("shutdown took longer than %s s; exiting now (the next start recovers all conversations)", seconds)
     os._exit(1)
 
 
@@ -173,7 +173,7 @@ async def _serve(
         await endpoint.start()
         await asyncio.to_thread(wired.cluster.start)
         if not await asyncio.to_thread(wired.supervisor.wait_until_woken, WAKING_SECONDS):
-            log.warning("some conversations of an earlier server are not idle yet: the store does not respond")
+            log.warning("the store is not responding; some conversations of the previous run are not recovered yet")
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path), gateway.url if gateway else ""):
             if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:
@@ -183,7 +183,7 @@ async def _serve(
                 )
             announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_storage(config, gateway)})")
             if gateway is not None and gateway.link:
-                announce(f"console: {gateway.link} (once, within a minute; `bedrock console` opens it at any time)")
+                announce(f"console: {gateway.link} (valid once, for a minute; `bedrock console` opens it at any time)")
             operating_system.notify(operating_system.READY)
             await asyncio.to_thread(_connect, wired)
             spare_what_stays()
@@ -242,16 +242,16 @@ async def _measure_loop(telemetry: Telemetry) -> None:
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
     log.info("%s", sandbox_line(report))
     if report.restriction_available and not report.workspace_available:
-        log.warning("the workspace mode is not available: %s", report.workspace_reason)
+        log.warning("workspace mode is unavailable on this machine: %s", report.workspace_reason)
     if report.separation_reason:
-        log.warning("tools of principals are disabled: %s", report.separation_reason)
+        log.warning("tools are disabled for principals: %s", report.separation_reason)
     if not report.hides_protected:
-        log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces are not available")
+        log.warning("unrestricted tools can read the server's own files: mount namespaces are unavailable")
         return
     for path in exposed:
         log.warning(
             "%s is in a shared directory: if it is replaced while an unrestricted tool runs, the tool can read the new "
-            "file. Move it to a directory named bedrock, which is hidden entirely",
+            "file; move it to a directory named bedrock, which is hidden entirely",
             path,
         )
 
@@ -260,7 +260,7 @@ def _connect(wired: Wiring) -> None:
     try:
         wired.connect()
     except (ImportError, OSError) as error:
-        log.warning("the MCP servers cannot be used: %s", error)
+        log.warning("MCP servers are unavailable: %s", error)
 
 
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
@@ -348,7 +348,7 @@ def _on_eof(stop: asyncio.Event) -> None:
     try:
         loop.add_reader(source, readable)
     except OSError:
-        raise CannotStartError("--until-eof and --until-unused need a pipe as standard input") from None
+        raise CannotStartError("--until-eof and --until-unused require standard input to be a pipe") from None
 
 
 # Prefixes of the environment variables that the gateway gets; none has a provider's key.
@@ -420,7 +420,7 @@ class HttpGateway:
                     self._first_words = ""
                 code = await self._process.wait()
                 pause = LEAST_PAUSE_SECONDS if loop.time() - began > WELL_SECONDS else pause
-                log.warning("the HTTP gateway exited (%d); restarting in %g s; streams will resume", code, pause)
+                log.warning("the HTTP gateway exited with code %d; streams resume after a restart in %g s", code, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
 

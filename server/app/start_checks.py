@@ -39,13 +39,13 @@ CLOCK_SECONDS = 5.0
 
 # Pairs of a fragment of a connection error and the advice; the last one fits any error.
 _ADVICE = (
-    ("password", "Put the password in ~/.pgpass of the server's user, or in BEDROCK_DATABASE."),
-    ("no pg_hba", "Allow this user and this machine in pg_hba.conf of the database."),
-    ("does not exist", "Create it: createdb NAME, createuser NAME."),
-    ("SSL", "Set sslmode in the URL to what the database offers, and sslrootcert to the authority to trust."),
+    ("password", "Put the password in ~/.pgpass of the server's user or in BEDROCK_DATABASE."),
+    ("no pg_hba", "Allow this user and machine in the database's pg_hba.conf."),
+    ("does not exist", "Create it with createdb NAME or createuser NAME."),
+    ("SSL", "Set sslmode in the URL to a mode the database supports, and sslrootcert to the CA certificate to trust."),
     ("timeout", "Check the address, and that no firewall blocks this machine."),
-    ("too many", "Raise its max_connections: each node takes 19 connections."),
-    ("", "Check that PostgreSQL runs there and listens on that address (listen_addresses)."),
+    ("too many", "Raise its max_connections: each node uses 19 connections."),
+    ("", "Check that PostgreSQL is running there and listening on that address (listen_addresses)."),
 )
 
 
@@ -66,7 +66,7 @@ def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
             yield from _moved(config)
         yield from _full_disk(config.data_dir)
     except ConfigError as error:
-        yield DatabaseFinding(FAIL, "settings", str(error), "Run bedrock config check for details.")
+        yield DatabaseFinding(FAIL, "settings", str(error), "Run `bedrock config check` for details.")
 
 
 def _moved(config: Config) -> Iterator[DatabaseFinding]:
@@ -82,8 +82,8 @@ def _full_disk(directory: Path) -> Iterator[DatabaseFinding]:
     except OSError:  # the directory does not exist before the first start
         return
     if free < ENOUGH_BYTES:
-        text = f"{free >> 10:,} KiB are free on the file system of {directory}"
-        yield DatabaseFinding(FAIL, "disk", text, f"Free at least {ENOUGH_BYTES >> 20} MiB: the server needs them.")
+        text = f"only {free >> 10:,} KiB free on the file system of {directory}"
+        yield DatabaseFinding(FAIL, "disk", text, f"Free at least {ENOUGH_BYTES >> 20} MiB for the server.")
 
 
 def database_findings(config: Config) -> Iterator[DatabaseFinding]:
@@ -107,24 +107,24 @@ def _fitness(report: DatabaseReport) -> DatabaseFinding:
     if report.unfit:
         return DatabaseFinding(FAIL, "database", f"{report.redacted}: {report.unfit}", "Choose another database.")
     return DatabaseFinding(
-        OK, "database", f"{report.redacted}: PostgreSQL {report.version}, {report.encoding}, takes writes"
+        OK, "database", f"{report.redacted}: PostgreSQL {report.version}, {report.encoding}, writable"
     )
 
 
 def _schema(report: DatabaseReport) -> DatabaseFinding:
     if report.unknown:
-        text = f"written by a newer version, with {', '.join(report.unknown)}"
-        return DatabaseFinding(FAIL, "tables", text, "Start that version, or choose another database.")
+        text = f"written by a newer version, which added {', '.join(report.unknown)}"
+        return DatabaseFinding(FAIL, "tables", text, "Use that version, or choose another database.")
     if (report.empty or report.missing) and not report.may_create:
         text = f"the user cannot create tables in the schema {report.schema or 'that comes first in its search_path'}"
         advice = "Run GRANT CREATE ON SCHEMA, or make the user the owner of the database; PostgreSQL 15 requires this."
         return DatabaseFinding(FAIL, "tables", text, advice)
     if report.empty:
-        return DatabaseFinding(OK, "tables", f"none yet: the first start creates them in the schema {report.schema}")
+        return DatabaseFinding(OK, "tables", f"none yet: the first start creates them in schema {report.schema}")
     if report.missing:
-        text = f"of an older version, without {', '.join(report.missing)}"
-        return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not downgrade then.")
-    return DatabaseFinding(OK, "tables", f"up to date, in the schema {report.schema}")
+        text = f"written by an older version; missing: {', '.join(report.missing)}"
+        return DatabaseFinding(WARN, "tables", text, "The next start adds them; do not downgrade afterwards.")
+    return DatabaseFinding(OK, "tables", f"up to date, in schema {report.schema}")
 
 
 def _clock(report: DatabaseReport) -> DatabaseFinding:
@@ -137,7 +137,7 @@ def _clock(report: DatabaseReport) -> DatabaseFinding:
 
 def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
     if not report.nodes:
-        return DatabaseFinding(OK, "nodes", "none is running")
+        return DatabaseFinding(OK, "nodes", "none running")
     text = ", ".join(map(_told, report.nodes))
     others = [node for node in report.nodes if node.address != adapters.own_address(config)]
     if advice := next(filter(None, (_refusal(node, config.cluster) for node in others)), ""):
@@ -148,9 +148,9 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
     """Why a server with the settings `here` would not start alongside `node`, and a remedy; "" if it would start."""
     if here is None:
-        return "A server here would refuse to start: to share a database, each needs a [cluster] table."
+        return "A new server would refuse to start: servers that share a database each need a [cluster] table."
     if node.address.startswith("unix:"):
-        return "A server here would refuse to start: add a [cluster] table to that server's settings, too."
+        return "A new server would refuse to start: add a [cluster] table to that server's settings too."
     if node.lease_seconds != here.lease_seconds:
         return (
             f"cluster.lease_seconds is {here.lease_seconds:g} here, but {node.lease_seconds:g} on {node.name}; stop "
@@ -162,7 +162,7 @@ def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
 def _told(node: LivingNode) -> str:
     if node.address.startswith("unix:"):
         return "a server that has the database to itself"
-    stops = ", which stops" if node.draining else ""
+    stops = ", draining" if node.draining else ""
     return f"{node.name} at {node.address} (lease of {node.lease_seconds:g} s{stops})"
 
 
@@ -196,7 +196,7 @@ def checked(config: Config) -> Iterator[str]:
         yield from _checked_principals(config)
         yield from _told_quotas(config.quotas)
         if report.separation_reason:
-            yield f"tools of principals would not run: {report.separation_reason}"
+            yield f"tools would be disabled for principals: {report.separation_reason}"
         yield sandbox_line(report)
 
 
@@ -210,16 +210,16 @@ def _note_of_server(server: McpServer, config: Config) -> str:
     if server.command:
         path = server.environment.get("PATH", config.environ.get("PATH"))
         there = "/" in server.command[0] or shutil.which(server.command[0], path=path)
-        return "" if there else ", which is not on the PATH of this command"
+        return "" if there else ", not found on PATH"
     if server.login is None:
         return ""
     try:
         found = McpLoginFile(config.data_dir / MCP_LOGINS).read().get(server.name)
     except McpLoginsError as error:
-        return f", whose login cannot be used: {error}"
+        return f", but its login cannot be used: {error}"
     if found is not None and found.url == server.url:
         return ", logged in"
-    return f", not logged in: if it requires a login, run bedrock mcp login {server.name}"
+    return f", not logged in: if it requires a login, run `bedrock mcp login {server.name}`"
 
 
 def _note_of(rule: ApprovalRule) -> str:
@@ -227,13 +227,13 @@ def _note_of(rule: ApprovalRule) -> str:
     toolbox = StandardToolbox()
     ours = {spec.name for sub_agent in (False, True) for spec in toolbox.specs(sub_agent=sub_agent)}
     known = not rule.tool or rule.tool in ours or rule.tool.startswith(MCP_PREFIX)
-    return "" if known else ", which is not a tool of the server: only a client's tool can match"
+    return "" if known else ", not one of the server's tools: only a client's tool can match"
 
 
 def _checked_listeners(config: Config) -> Iterator[str]:
     for listener in config.listeners:
         if adapters.server_credentials(listener) is not None:
-            clients = f"; clients need one signed by {listener.client_ca}" if listener.client_ca else ""
+            clients = f"; clients must present one signed by {listener.client_ca}" if listener.client_ca else ""
             yield f"certificate: {listener.certificate} and its key can be used{clients}"
 
 
@@ -278,7 +278,7 @@ def _checked_principals(config: Config) -> Iterator[str]:
 
 
 def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
-    of_templates = {f"each principal of the issuer {name}": limits for name, limits in quotas.issuers.items()}
+    of_templates = {f"each principal of issuer {name}": limits for name, limits in quotas.issuers.items()}
     tables = {"all together": quotas.together, "each principal": quotas.each, **of_templates, **quotas.named}
     for whose, limits in tables.items():
         told = (

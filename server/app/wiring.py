@@ -207,7 +207,7 @@ def _refusing_start() -> Generator[None]:
     try:
         yield
     except DataDirectoryBusyError as error:
-        raise adapters.CannotStartError(f"{error}; stop it, or name another directory with --data-dir") from None
+        raise adapters.CannotStartError(f"{error}; stop it, or choose another directory with --data-dir") from None
     except (StoreError, TokenUnusableError, NotPrivateError) as error:
         raise adapters.CannotStartError(str(error)) from None
     except OSError as error:

@@ -129,7 +129,7 @@ class AuthorizerUnavailableError(Exception):
     """The operator's authorizer has failed, so it is unknown whether the call is allowed."""
 
     def __init__(self) -> None:
-        super().__init__("the authorizer of this server failed; try again later")
+        super().__init__("this server's authorizer failed; try again later")
 
 
 class RequestTimeoutError(Exception):
@@ -186,7 +186,7 @@ def status_of(error: BaseException, *, reading: bool = False) -> Status:
             return make(CODES[lost], REFUSAL_TEXTS[lost], lost.value, {"oldest_revision": str(oldest)})
         case ports.StoreDamagedError() | ports.StoreUnusableError():
             log.error("stored data is damaged", exc_info=error)
-            text = "the stored conversation is damaged; restore it from a backup; see the server log"
+            text = "the stored conversation is damaged; see the server log, and restore it from a backup"
             return make(_Code.DATA_LOSS, text, "DATA_LOSS")
         case ports.StoreError():
             return _store_failed(error, reading=reading)
@@ -216,10 +216,10 @@ _TEXTS: dict[type[BaseException], str] = {
     CancelledError: "cancelled",
     UnauthenticatedError: "a valid token is required; send it as 'authorization: Bearer <token>'",
     OwnerLostError: (
-        "the connection to the conversation's server was lost; the call may have taken effect: "
-        "check, or retry with a request_id"
+        "the connection to the conversation's server was lost; the call may have taken effect; "
+        "check whether it did, or retry with a request_id"
     ),
-    AnswerTimeoutError: "no answer in time; the call may still take effect; repeat it with the same request_id",
+    AnswerTimeoutError: "no answer in time; the call may still take effect, so repeat it with the same request_id",
     ListInterruptedError: "the cluster has changed, and list changes may have been missed; watch the list again",
     ClientDisconnectedError: "the connection was lost; resume after the last revision seen",
 }

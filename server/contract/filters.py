@@ -145,7 +145,7 @@ class _Parser:
             return None
         found = _STRING.match(self._text, self._at)
         if found is None:
-            self.fail("the quote is not closed")
+            self.fail("the closing quote is missing")
         self._go_to(found.end())
         return _ESCAPED.sub(r"\1", found.group(1) if found.group(2) is None else found.group(2))
 

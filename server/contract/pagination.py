@@ -51,7 +51,7 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
                 return position
     except (ValueError, msgspec.DecodeError):
         pass
-    raise MalformedRequestError(("page_token", "is invalid, or belongs to another request"))
+    raise MalformedRequestError(("page_token", "is invalid or belongs to another request"))
 
 
 def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:

@@ -20,25 +20,25 @@ from server.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
 
 # The server would have to trust this process; it accepts certificates only from a gateway that it has started itself.
-NOT_PASSED_ON = "--client-ca: the server does not see the certificates of clients: every call also needs a token"
+NOT_PASSED_ON = "--client-ca: the server does not see client certificates, so every call also needs a token"
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 
 
 @click.command()
 @click.option("--listen", default="127.0.0.1:7422", help="host:port to serve HTTP on. [127.0.0.1:7422]")
 @click.option("--upstream", default="", help="The server: host:port, https://host:port or unix:/path. [the local one]")
-@click.option("--upstream-ca", type=FILE, help="PEM file with the authorities that sign the server's certificate.")
+@click.option("--upstream-ca", type=FILE, help="PEM file with CA certificates for verifying the server.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the local server keeps its files.")
 @click.option("--allow-host", "hosts", multiple=True, help="Host name to accept in the Host header (repeatable).")
-@click.option("--allow-origin", "origins", multiple=True, help="Origin of web pages that may call (CORS; repeatable).")
-@click.option("--tls-certificate", "certificate", type=FILE, help="Certificate as PEM; required beyond this machine.")
+@click.option("--allow-origin", "origins", multiple=True, help="Origin whose web pages may call the API (repeatable).")
+@click.option("--tls-certificate", "certificate", type=FILE, help="Certificate as PEM; required for remote clients.")
 @click.option("--tls-key", "key", type=FILE, help="Private key for --tls-certificate, as PEM.")
-@click.option("--client-ca", type=FILE, help="PEM file with authorities; clients need a certificate signed by one.")
-@click.option("--insecure-behind-proxy", "behind_proxy", is_flag=True, help="Listen beyond this machine without TLS.")
-@click.option("--new-thread", default="", help="Template, as JSON, for the conversation of a new AG-UI thread.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Log level on stderr. [info]")
-@click.option("--fd", type=int, hidden=True, help="A listening socket to use.")
-@click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
+@click.option("--client-ca", type=FILE, help="PEM file with CAs; clients need a certificate signed by one of them.")
+@click.option("--insecure-behind-proxy", "behind_proxy", is_flag=True, help="Accept remote clients without TLS.")
+@click.option("--new-thread", default="", help="JSON template for the conversation of a new AG-UI thread.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Minimum log level on stderr. [info]")
+@click.option("--fd", type=int, hidden=True, help="File descriptor of a listening socket to use.")
+@click.option("--until-eof", is_flag=True, help="Also stop when standard input (a pipe) is closed by its writer.")
 def gateway(
     *,
     listen: str,

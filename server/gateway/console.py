@@ -157,7 +157,7 @@ class Console:
             text = "This link has been used or has expired. Run `bedrock console` for a new one."
             raise HttpError(401, text if given.link else "token: is required", grpc.StatusCode.UNAUTHENTICATED)
         if not (token.isascii() and token.isprintable()):
-            raise HttpError(401, "token: contains characters that no token has", grpc.StatusCode.UNAUTHENTICATED)
+            raise HttpError(401, "token: contains invalid characters", grpc.StatusCode.UNAUTHENTICATED)
         await self._known(Request(_authorized(http.scope, token)))
         _end(self._sessions.pop(_cookie(http), None))
         ours = (each for each, session in self._sessions.items() if session.token == token)
@@ -202,7 +202,7 @@ def _schemes(scope: Scope) -> set[str]:
 
 
 def _foreign() -> HttpError:
-    text = "pages of other origins cannot use the console's session; send the token in Authorization"
+    text = "pages from other origins cannot use the console's session; send the token in the Authorization header"
     return HttpError(403, text, grpc.StatusCode.PERMISSION_DENIED)
 
 

@@ -83,7 +83,7 @@ def resumed(request: Message, http: Request) -> None:
 def last_event(text: str) -> int:
     """The revision in the header Last-Event-ID. Raises MalformedRequestError."""
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise MalformedRequestError((LAST_EVENT, "must be the id of an event, a number"))
+        raise MalformedRequestError((LAST_EVENT, "must be the id of an event (a number)"))
     return int(text)
 
 

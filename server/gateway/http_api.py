@@ -57,7 +57,7 @@ UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILA
 # How long calls may continue once the gateway is stopping.
 GRACE_SECONDS = 1.0
 AG_UI = "/ag-ui/v1/run"
-NO_AG_UI = "AG-UI needs the extra `ag-ui` of the server's package"
+NO_AG_UI = "AG-UI requires the `ag-ui` extra of the server's package"
 IDEMPOTENCY = "idempotency-key"
 # A string in a structured header (RFC 8941), such as Idempotency-Key.
 _QUOTED = re.compile(r'"([^"\\]*)"')
@@ -249,5 +249,5 @@ def _identify(request: Any, http: Request) -> None:
     quoted = _QUOTED.fullmatch(given.strip())
     key = quoted[1] if quoted else given.strip()
     if request.request_id not in {"", key}:
-        raise MalformedRequestError(("requestId", "must equal the header Idempotency-Key"))
+        raise MalformedRequestError(("requestId", "must equal the Idempotency-Key header"))
     request.request_id = key

@@ -202,7 +202,7 @@ class Guard:
             return _too_long()
         names = [name for name, _ in headers]
         if twice := next((name for name in SINGLE if names.count(name) > 1), None):
-            return HttpError(400, f"the header {twice.decode().title()} is given twice")
+            return HttpError(400, f"the {twice.decode().title()} header is given more than once")
         hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
         if not hosts:
             return HttpError(400, "a request must have exactly one Host header")

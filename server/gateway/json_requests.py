@@ -47,7 +47,7 @@ TOO_DEEP = "the JSON in the body is nested too deeply"
 def request_from(route: Route, name: str, query: str, body: bytes) -> Message:
     """The request for a route; `name` comes from the path. Raises MalformedRequestError, which names the field."""
     if body and not route.body:
-        _refuse("", f"{route.verb} takes no body; put the fields into the query string")
+        _refuse("", f"{route.verb} takes no body; put the fields in the query string")
     return request_of(route, name, query, decoded(body) if body else {})
 
 
@@ -92,7 +92,7 @@ def decoded(body: bytes) -> Any:
     except RecursionError:
         _refuse("", TOO_DEEP)
     except ValueError as error:
-        _refuse("", f"the body is not JSON: {error}")
+        _refuse("", f"the body is not valid JSON: {error}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _no_number(text: str) -> NoReturn:
-    _refuse("", f"{text} is not JSON")
+    _refuse("", f"{text} is not valid JSON")
 
 
 def _query(query: str) -> Iterable[tuple[str, str]]:
@@ -255,7 +255,7 @@ def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]
             continue
         value = given.pop(key)
         if not isinstance(value, str) or "\0" in value or value.count("`") % 2:
-            _refuse(key, "must be a string, with commas between the paths")
+            _refuse(key, "must be a string of comma-separated paths")
         yield field.name, [_path(updated, path.strip()) for path in _PATH.findall(value)]
 
 

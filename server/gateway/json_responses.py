@@ -95,7 +95,7 @@ def on_one_line(text: bytes) -> bytes:
 _UNANSWERED = {
     grpc.StatusCode.UNAVAILABLE: "the server cannot be reached; try again later",
     grpc.StatusCode.DEADLINE_EXCEEDED: "the call's deadline has passed",
-    grpc.StatusCode.UNIMPLEMENTED: "the server does not have this call",
+    grpc.StatusCode.UNIMPLEMENTED: "the server does not support this call",
 }
 
 

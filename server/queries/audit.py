@@ -376,7 +376,7 @@ class _Run:
             if not rows:
                 return self._broken()
         if self._step == 0 and rows and rows[0].step != 1:
-            raise RevisionTooOldError("its beginning was pruned", oldest=rows[0].first_revision - 1)
+            raise RevisionTooOldError("the beginning of the log was pruned", oldest=rows[0].first_revision - 1)
         if rows and rows[0].step != self._step + 1:
             # This read raises RevisionTooOldError if the missing rows were pruned during the replay. Otherwise the log
             # has a gap, which the replay reports.

@@ -333,7 +333,7 @@ class ConversationService(v1.ConversationServiceServicer):
         shown = self._encoded.message(record)
         if names := ", ".join(tool.name for tool in shown.unoffered_tools):
             log.warning(
-                "client tools are not offered in the mode %s: %s", record.mode, names, extra={"conversation": record.id}
+                "client tools not offered in %s mode: %s", record.mode, names, extra={"conversation": record.id}
             )
         return shown
 

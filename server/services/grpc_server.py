@@ -401,6 +401,6 @@ def _probe_path(where: Listen) -> None:
         except OSError as error:
             raise CannotListenError(where, (error.strerror or "").lower()) from None
         else:
-            raise CannotListenError(where, "another server listens there")
+            raise CannotListenError(where, "another server is listening there")
     if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
         raise CannotListenError(where, "its directory is missing or not writable")

@@ -138,7 +138,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self._guarded: dict[str, Handler] = {}
         self._router = router
         self._forwarded: dict[str, Handler] = {}
-        self._strangers = OutageLog(log, "callers that claim to be nodes have the right token again")
+        self._strangers = OutageLog(log, "calls from nodes have the right token again")
 
     async def intercept_service(
         self,
@@ -225,7 +225,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             origin = CommandOrigin("", peer=address_of(self._client_of(context)), method=_name_of(method))
             if stranger:
                 self._strangers.failed(
-                    f"refused {origin.peer}, which calls as a node, but not with the token in cluster.token_file"
+                    f"refused {origin.peer}, which called as a node without the token in cluster.token_file"
                 )
             self._refusals.note(origin, "", _reason_in(status))
             await abort(context, status)
@@ -453,7 +453,7 @@ def _decoded(decode: Callable[[bytes], Message], raw: bytes) -> Message:
     try:
         request = decode(raw)
     except DecodeError:
-        text = "the request is malformed or nested too deeply; the client may be of another version"
+        text = "the request is malformed or nested too deeply; the client may be a different version"
         raise errors.MalformedRequestError(("", text)) from None
     return request
 

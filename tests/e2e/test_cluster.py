@@ -269,7 +269,7 @@ def state_of(chat: Chat) -> str:
 
 
 def test_a_server_without_the_table_has_the_database_to_itself(nodes: Nodes, other: ServerProcess) -> None:
-    with pytest.raises(AssertionError, match="is used by another server"):
+    with pytest.raises(AssertionError, match="is in use by another server"):
         nodes.start_alone("alone")
     with psycopg.connect(nodes.env["BEDROCK_DATABASE"]) as database:
         rest = database.execute("SELECT address FROM nodes WHERE NOT dead AND address LIKE 'unix:%'").fetchall()

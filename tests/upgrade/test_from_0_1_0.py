@@ -206,7 +206,7 @@ def test_the_old_client_works_or_is_told_why_not(upgraded: Upgraded, tmp_path: P
     errors = {what: (came["error"], came["text"]) for what, came in told.items() if "error" in came}
     assert errors.keys() == {"create", "allow always", "follow a queue", "cancel with a queue"}
     kind, text = errors["create"]
-    assert (kind, "the client may be of another version" in text) == ("InvalidArgument", True)
+    assert (kind, "the client may be a different version" in text) == ("InvalidArgument", True)
     kind, text = errors["allow always"]
     assert (kind, "'always_approved_tools' cannot be updated" in text) == ("InvalidArgument", True)
     assert {errors[what][0] for what in ("follow a queue", "cancel with a queue")} == {"Internal"}

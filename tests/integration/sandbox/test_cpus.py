@@ -68,5 +68,5 @@ def test_the_cpus_are_those_that_there_are_of_the_configured_ones(tmp_path: Path
 
 def test_cpus_that_the_process_may_not_use_are_refused(tmp_path: Path) -> None:
     config = load({"data_dir": str(tmp_path / "data"), "cpus": "8191"}, {"HOME": str(tmp_path)})
-    with pytest.raises(ConfigError, match=r"^--cpus: not available: this process may use the CPUs \d"), wire(config):
+    with pytest.raises(ConfigError, match=r"^--cpus: not available: this process may use only CPUs \d"), wire(config):
         pass

@@ -69,22 +69,22 @@ def test_a_full_disk_is_found_where_the_server_keeps_its_database(
     assert found() == {}
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=25, f_frsize=4096))
     disk = found()["disk"]
-    assert (disk.level, disk.text) == ("fail", f"100 KiB are free on the file system of {tmp_path}")
-    assert disk.advice == "Free at least 8 MiB: the server needs them."
+    assert (disk.level, disk.text) == ("fail", f"only 100 KiB free on the file system of {tmp_path}")
+    assert disk.advice == "Free at least 8 MiB for the server."
 
 
 def test_a_database_that_can_serve_is_described_and_left_as_it_is(url: str) -> None:
     first = found()
     assert [each.level for each in first.values()] == ["ok"] * 4
     assert "PostgreSQL 1" in first["database"].text
-    assert "UTF8, takes writes" in first["database"].text
-    assert first["tables"].text == "none yet: the first start creates them in the schema public"
+    assert "UTF8, writable" in first["database"].text
+    assert first["tables"].text == "none yet: the first start creates them in schema public"
     assert "this machine's" in first["clock"].text
-    assert first["nodes"].text == "none is running"
+    assert first["nodes"].text == "none running"
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
     migrate(address_of(url))
-    assert found()["tables"].text == "up to date, in the schema public"
+    assert found()["tables"].text == "up to date, in schema public"
 
 
 def test_what_would_keep_a_server_from_starting_is_said_with_what_to_do(url: str, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_would_keep_a_server_from_starting_is_said_with_what_to_do(url: str
     add_node(url, 1, "one", "10.0.0.1:7421", 20)
     alone = found()["nodes"]
     assert (alone.level, alone.text) == ("fail", "one at 10.0.0.1:7421 (lease of 20 s)")
-    assert "needs a [cluster] table" in alone.advice
+    assert "need a [cluster] table" in alone.advice
     assert found(clustered(tmp_path, 20))["nodes"].level == "ok"
     differs = found(clustered(tmp_path, 5))["nodes"]
     assert (differs.level, "is 5 here, but 20 on one; stop all" in differs.advice) == ("fail", True)
@@ -133,7 +133,7 @@ def _name(url: str) -> str:
 @pytest.mark.parametrize(
     ("of", "advice"),
     [
-        ("nobody listens", "Check that PostgreSQL runs there"),
+        ("nobody listens", "Check that PostgreSQL is running there"),
         ("no such database", "createdb"),
         ("wrong password", "~/.pgpass"),
     ],

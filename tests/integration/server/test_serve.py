@@ -252,8 +252,8 @@ def test_a_second_server_on_the_same_data_says_one_line(start: Callable[..., Ser
     code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
     assert code == 1
     assert line == (
-        f"error: the data directory {server.data} is in use by process {server.process.pid}; stop it, or name another "
-        "directory with --data-dir"
+        f"error: the data directory {server.data} is in use by process {server.process.pid}; stop it, or choose "
+        "another directory with --data-dir"
     )
     server.conversation()
 
@@ -338,7 +338,7 @@ def test_a_second_server_does_not_take_a_socket_over(start: Callable[..., Server
     server.conversation()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "other"), "--listen", f"unix:{path}")
     assert code == 1
-    assert line == f"error: cannot listen on unix:{path}: another server listens there"
+    assert line == f"error: cannot listen on unix:{path}: another server is listening there"
 
 
 def test_what_is_no_socket_is_not_listened_on(tmp_path: Path) -> None:

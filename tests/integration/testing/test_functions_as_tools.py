@@ -96,7 +96,7 @@ def test_a_function_that_the_mode_does_not_offer_is_refused_before_anything_is_m
     )
     logged = [json.loads(line) for line in bedrock.server.log().splitlines()]
     assert [line["message"] for line in logged] == [
-        f"client tools are not offered in the mode restricted: {name}" for name in ("ship", "ship", "other")
+        f"client tools not offered in restricted mode: {name}" for name in ("ship", "ship", "other")
     ]
     assert {f"conversations/{line['conversation']}" for line in logged} == {conversation.name}
 
@@ -154,7 +154,7 @@ def test_the_refusal_of_an_answer_says_that_its_call_waits_on(bedrock: Bedrock, 
     bedrock.model.then(calls(("fetch", {})), says("Thank you."))
     run = conversation.send("Go.")
     call = next(event.client_tool_call_changed for event in run if event.client_tool_call_changed).call
-    with pytest.raises(InvalidArgument, match="the call still waits: answer with less of it, or with an error"):
+    with pytest.raises(InvalidArgument, match="the call is still waiting: answer with less output or with an error"):
         conversation.submit_tool_result(call, "x" * ((256 << 10) + 1))
     conversation.submit_tool_result(call, "x")
     assert run.answer() == "Thank you."

@@ -183,7 +183,7 @@ def test_a_node_that_others_can_call_starts(tmp_path: Path, pems: Path, ca: str,
 @pytest.mark.parametrize(
     ("ca", "certificate", "told"),
     [
-        ("ours", "", "there is no tls_certificate"),
+        ("ours", "", "tls_certificate is not"),
         ("", "node", "cluster.ca is not set, but "),
         ("others", "node", "unable to get local issuer certificate"),
         ("ours", "far", "IP address mismatch"),

@@ -563,7 +563,7 @@ def test_logins_at_mcp_servers_are_told(home: Path, file: Path) -> None:
     file.write_text('[[mcp_servers]]\nname = "web"\nurl = "https://mcp.test/"\n')
     told = "MCP server web: https://mcp.test/"
     asked = ("--config", str(file), "--data-dir", str(home / "data"))
-    assert f"{told}, not logged in: if it requires a login, run bedrock mcp login web\n" in check(*asked).output
+    assert f"{told}, not logged in: if it requires a login, run `bedrock mcp login web`\n" in check(*asked).output
     url = {"url": "https://mcp.test/", "resource": "r", "token_endpoint": "t", "issuer": "i", "client_id": "c"}
     stored = home / "data" / "mcp-logins.json"
     stored.write_text(json.dumps({"web": {"id": "1", "access_token": "a-secret", **url}}))
@@ -572,7 +572,7 @@ def test_logins_at_mcp_servers_are_told(home: Path, file: Path) -> None:
     assert f"{told}, logged in\n" in done
     assert "a-secret" not in done
     stored.chmod(0o644)
-    assert f"{told}, whose login cannot be used: {stored} can be read by others" in check(*asked).output
+    assert f"{told}, but its login cannot be used: {stored} can be read by others" in check(*asked).output
 
 
 def test_what_is_set_of_models_is_told_with_its_prices(file: Path) -> None:
@@ -584,7 +584,7 @@ def test_mcp_servers_are_named_and_their_mistakes_found(file: Path) -> None:
     files = '[[mcp_servers]]\nname = "files"\ncommand = ["mcp-files", "$NONE"]\nenvironment = { KEY = "$NONE" }\n'
     done = check_file(file, files, NONE="a secret of theirs")
     assert done.exit_code == 0
-    assert "MCP server files: mcp-files, which is not on the PATH of this command\n" in done.output
+    assert "MCP server files: mcp-files, not found on PATH\n" in done.output
     assert "a secret of theirs" not in done.output
     wrong = check("--config", str(file))
     assert wrong.exit_code == 2
@@ -597,7 +597,7 @@ def test_approval_rules_are_told_and_their_mistakes_found(file: Path) -> None:
     tools = ("bash", "mcp__a__b", "bsh")
     done = check_file(file, "".join(f'[[approval_rules]]\naction = "deny"\ntool = "{tool}"\n' for tool in tools))
     told = [line.partition(": ")[2] for line in done.output.splitlines() if " rule " in line]
-    odd = "deny the tool bsh, which is not a tool of the server: only a client's tool can match"
+    odd = "deny the tool bsh, not one of the server's tools: only a client's tool can match"
     assert told == ["deny the tool bash", "deny the tool mcp__a__b", odd]
     wrong = check_file(file, '[[approval_rules]]\naction = "allow"\ncommand_prefix = "sudo make"\n')
     assert wrong.exit_code == 2

@@ -191,18 +191,18 @@ DEEP = [b'{"outputSchema":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}" fo
         (b'{"outputSchema": {"a": 1, "a": 2}}', "a", "must not be given twice"),
         (b'{"requestId": "a", "request_id": "b"}', "request_id", "must not be set together with requestId"),
         (b'{"name": "conversations/b"}', "name", "must be conversations/a, as in"),
-        (b'{"text": NaN}', "", "NaN is not JSON"),
-        (b'{"outputSchema": {"a": -Infinity}}', "", "-Infinity is not JSON"),
+        (b'{"text": NaN}', "", "NaN is not valid JSON"),
+        (b'{"outputSchema": {"a": -Infinity}}', "", "-Infinity is not valid JSON"),
         (b'{"text": "\xff"}', "", "the body is not UTF-8"),
         (b'{"text": "\\ud800"}', "text", "lone surrogate"),
         (b'{"outputSchema": {"\\ud800": 1}}', r"\ud800", "lone surrogate"),
-        (b'{"text": ', "", "the body is not JSON"),
-        (b'{"text": "a"} {}', "", "the body is not JSON"),
+        (b'{"text": ', "", "the body is not valid JSON"),
+        (b'{"text": "a"} {}', "", "the body is not valid JSON"),
         (b"[]", "", "must be a JSON object"),
         (b'"text"', "", "must be a JSON object"),
         (b"[" * 100_000, "", "nested too deeply"),
         *((body, "", "nested too deeply") for body in DEEP),
-        (b'{"generation": {"maxOutputTokens": 1' + b"0" * 5_000 + b"}}", "", "the body is not JSON"),
+        (b'{"generation": {"maxOutputTokens": 1' + b"0" * 5_000 + b"}}", "", "the body is not valid JSON"),
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_request_names_what_is_wrong(body: bytes, field: str, text: str) -> None:
@@ -290,7 +290,7 @@ def test_what_grpc_says_itself_is_not_passed_on() -> None:
 
 
 def test_a_request_without_a_body_has_none() -> None:
-    assert refusal("GET", "/v1/models", b"{}") == ("", "GET takes no body; put the fields into the query string")
+    assert refusal("GET", "/v1/models", b"{}") == ("", "GET takes no body; put the fields in the query string")
     assert made("POST", "/v1/conversations/a:cancel") == v1.CancelConversationRequest(name="conversations/a")
 
 

@@ -305,7 +305,7 @@ with Deadline() as deadline:
 @pytest.mark.parametrize(
     ("program", "code", "said"),
     [
-        (HANGS, 1, "stopping took longer"),
+        (HANGS, 1, "shutdown took longer"),
         (HANGS.replace("0.05", "600").replace("threading.Event().wait()", "pass"), 0, ""),
     ],
     ids=["hangs", "in time"],
