@@ -36,7 +36,7 @@ MAX_DEPTH = 100
 
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
-TOO_LARGE_A_NUMBER = "a number is beyond 1.7e308"
+TOO_LARGE_A_NUMBER = "a number is outside the range of ±1.7e308"
 
 # The maximum size of a compiled pattern (regular expression), in bytes.
 PATTERN_BYTES = 1 << 20
@@ -89,7 +89,7 @@ class JsonSchema:
         except jsonschema_rs.ValidationError as error:
             raise InvalidSchemaError(_fault_text(error)) from None
         except graphlib.CycleError:
-            raise InvalidSchemaError("a part of it refers to itself without going deeper into the value") from None
+            raise InvalidSchemaError("part of it refers to itself without descending into the value") from None
         except RecursionError:
             raise InvalidSchemaError("its references are nested too deeply") from None
 
@@ -135,7 +135,7 @@ class _Work:
             schema = waiting.pop()
             if isinstance(schema, dict) and id(schema) not in same_place:
                 if "$dynamicRef" in schema or (schema is not root and isinstance(schema.get("$id"), str)):
-                    raise InvalidSchemaError("$dynamicRef, and $id below its top, are not supported")
+                    raise InvalidSchemaError("$dynamicRef, and $id below the top level, are not supported")
                 here, one_of, every = [*self._here(schema)], *_below(schema)
                 same_place[id(schema)] = [*map(id, here)]
                 found.append(schema)
@@ -188,7 +188,7 @@ class _Work:
         """The subschema that a reference names. Raises InvalidSchemaError."""
         first, *steps = unquote(reference).split("/")
         if first != "#":
-            raise InvalidSchemaError("a $ref can only be a path in the schema itself, such as #/$defs/name")
+            raise InvalidSchemaError("a $ref must be a path within the schema itself, such as #/$defs/name")
         found: Any = self._root
         for step in steps:
             name = step.replace("~1", "/").replace("~0", "~")
@@ -223,7 +223,7 @@ def parse_json(text: str) -> Any:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_double, parse_int=_whole_number)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("a lone surrogate: write the character itself") from None
+        raise ValueError("lone surrogate; write the character itself") from None
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     if is_too_deep(value):
@@ -260,7 +260,7 @@ def shortened(text: str) -> str:
 
 
 def _no_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number in JSON")
+    raise ValueError(f"{constant} is not a valid JSON number")
 
 
 def _double(digits: str) -> float:
@@ -286,7 +286,7 @@ def _scalar(text: object) -> float | bool | None:
 
 
 def _fetch_nothing(_uri: str) -> NoReturn:
-    raise ValueError("a $ref can only name a place in the schema itself")
+    raise ValueError("a $ref must point to a place within the schema itself")
 
 
 def _place(fault: ValidationError) -> str:
@@ -381,7 +381,7 @@ def validate_output(schema: str, text: str) -> tuple[str, str]:
     try:
         value = parse_json(fenced[1] if fenced else text)
     except ValueError as error:
-        return "", f"it is not JSON: {error}"
+        return "", f"it is not valid JSON: {error}"
     if is_wrapped(json.loads(schema)) and isinstance(value, dict) and value.keys() == {WRAPPER}:
         value = value[WRAPPER]
     problem = _TOO_DEEP if is_too_deep(value, MAX_OUTPUT_DEPTH) else compiled(schema).problem(value)

@@ -42,11 +42,11 @@ def _lacking(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return file_descriptor_limit_text()
     if isinstance(error, OSError) and error.errno == errno.ENFILE:
-        return "this machine has reached its limit of open files (fs.file-max)"
+        return "this machine has reached its limit on open files (fs.file-max)"
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
-        return "this server can start no more threads (ulimit -u, or pids.max of its cgroup)"
+        return "this server cannot start any more threads (ulimit -u, or pids.max of its cgroup)"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return "this server has no memory left"
+        return "this server is out of memory"
     return ""
 
 
@@ -56,7 +56,7 @@ def resource_failure(text: str) -> LlmFailure:
 
 
 def file_descriptor_limit_text() -> str:
-    return f"this server has reached its limit of open files, {max_open_files():,} (ulimit -n)"
+    return f"this server has reached its limit of {max_open_files():,} open files (ulimit -n)"
 
 
 def max_open_files() -> int:
@@ -128,7 +128,7 @@ def _trust(context: ssl.SSLContext, place: str, source: str) -> None:
     except OSError as error:
         if exhausted_resource(error):
             raise
-        log.warning("the certificate authorities of %s cannot be read: %s", source, place)
+        log.warning("cannot read the certificate authorities of %s, so they are not trusted: %s", source, place)
 
 
 # The seconds between two log lines about a lasting outage.

@@ -55,7 +55,7 @@ class Named(dict[str, Table]):
             raise ValueError("must be named tables")
         for name in value:
             if not NAME.fullmatch(name):
-                raise ValueError(f".{name}: a name is up to 64 lower-case letters, digits, and characters of .-_@")
+                raise ValueError(f".{name}: must be 1 to 64 of a-z, 0-9 and .-_@, with a letter or digit at both ends")
         return cls({name: read(kind, f".{name}", table) for name, table in value.items()})
 
 

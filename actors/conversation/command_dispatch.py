@@ -380,7 +380,7 @@ def _delivery(name: str) -> Delivery:
     try:
         return Delivery(name)
     except ValueError:
-        raise messages.InvalidFieldError("delivery", f"unknown delivery {name!r}") from None
+        raise messages.InvalidFieldError("delivery", f"must be one of {', '.join(Delivery)}") from None
 
 
 def _check_output_schema(schema: str) -> None:

@@ -101,11 +101,11 @@ def cancel_result(
 
 # For each outcome of a tool call: the machine-readable cause and the message when a late answer is refused.
 _LATE_ANSWER_REFUSALS = {
-    ToolOutcome.OK: ("answered", "a client has answered this call"),
-    ToolOutcome.ERROR: ("answered", "this call has its result"),
-    ToolOutcome.TIMED_OUT: ("timed_out", "the time to answer this call has passed"),
+    ToolOutcome.OK: ("answered", "a client has already answered this call"),
+    ToolOutcome.ERROR: ("answered", "this call already has a result"),
+    ToolOutcome.TIMED_OUT: ("timed_out", "the time limit for answering this call has passed"),
     ToolOutcome.CANCELLED: ("withdrawn", "this call was withdrawn"),
-    ToolOutcome.SKIPPED: ("withdrawn", "this call does not exist"),
+    ToolOutcome.SKIPPED: ("withdrawn", "this call was skipped"),
     ToolOutcome.DENIED: ("withdrawn", "this call was denied"),
 }
 
@@ -154,7 +154,7 @@ def checked_form(question: Question, request: messages.AnswerQuestionCommand) ->
         return ""
     if question.url:
         if request.content:
-            raise messages.InvalidFieldError(CONTENT, "this question has a URL but no form; leave it out")
+            raise messages.InvalidFieldError(CONTENT, "must be empty, because this question has a URL and no form")
         return ""
     content = request.content or "{}"
     if len(content.encode()) > MAX_CONTENT_BYTES:
@@ -183,7 +183,7 @@ def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
     """The conversation that an accepted command created. Raises UnknownConversationError or StoreError."""
     record = store.load(known.answer.decode())
     if record is None:
-        raise messages.UnknownConversationError("the conversation that this request_id created has been deleted")
+        raise messages.UnknownConversationError("the conversation created with this request_id has been deleted")
     return record
 
 
@@ -194,6 +194,6 @@ def command_record(request: RepeatableCommand, answer: bytes, at: int) -> Comman
 
 def _same_command(known: CommandRecord, body_hash: str) -> CommandRecord:
     if known.body_hash != body_hash:
-        text = f"the request_id {known.request_id} was used before with different content"
+        text = f"request_id {known.request_id} was used before with different content"
         raise Rejected(Reason.REQUEST_ID_REUSED, text)
     return known

@@ -214,7 +214,7 @@ class ConversationActor(Actor):
             return failed(refused)
         except ports.SlugTakenError:
             given = getattr(asked.command, "slug", "")
-            return failed(Rejected(Reason.SLUG_TAKEN, f"the slug {given} is taken" if given else ""))
+            return failed(Rejected(Reason.SLUG_TAKEN, f"slug {given} is already taken" if given else ""))
         except ports.StoreUnavailableError as error:
             # If the failed creation has been stored nevertheless, the sub-agent must not remain without a run.
             self._commit_retries.requeue(
@@ -388,9 +388,9 @@ class ConversationActor(Actor):
             if loaded is not None and (unit := recovering(loaded, self._pipeline.now())) is not None:
                 self._pipeline.perform(loaded, unit)
         except ports.NotOwnerError:
-            log.info("recovered by its owner", extra={"conversation": self.conversation_id})
+            log.info("not recovered: another node owns this conversation", extra={"conversation": self.conversation_id})
         except ports.StoreError:
-            log.error("recovered at the next start", extra={"conversation": self.conversation_id})
+            log.error("cannot store the run's end; a restart recovers it", extra={"conversation": self.conversation_id})
 
     def _report_end(self) -> None:
         """Drop the tools' state of a conversation that has ended or has another owner, and report a sub-agent's end.
@@ -435,8 +435,8 @@ def _may_follow(message: object) -> bool:
 DELETE_WAIT_MS = QUIESCE_MS
 
 LEFTOVER_PROCESSES = (
-    f"Some processes of its tools could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
-    "see the server log for their ids."
+    f"Some of the conversation's tool processes could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
+    "see the server log for their process ids."
 )
 
 

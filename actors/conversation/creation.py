@@ -107,7 +107,7 @@ def new_successor(
     )
     summarised = ""
     if request.include_summary:
-        summarised = f"This conversation goes on from an earlier one, which was summarised:\n\n{summary}"
+        summarised = f"This conversation continues an earlier one. Its summary:\n\n{summary}"
         if unanswered := _unanswered(services, unit, info.usable_window // _PART_LEFT_OVER):
             summarised += f"\n\n{_LEFT_OVER}\n\n{unanswered}"
     settings.change(unit, at, continued_by=successor.id)
@@ -115,8 +115,8 @@ def new_successor(
 
 
 _LEFT_OVER = (
-    "These messages of the user waited when the earlier conversation's context was used up. They have not been "
-    "answered, and nothing was done about them. Take them up when the user comes back to them:"
+    "These messages from the user were still waiting when the earlier conversation ran out of context. They have not "
+    "been answered or acted on. Take them up when the user comes back to them:"
 )
 
 
@@ -235,7 +235,7 @@ def spawn_from_command(
     unit, message_id = loaded.begin(), pipeline.services.ids.message()
     unit.run(SpawnSubAgents(at, message_id, tasks))
     if spent := runs.spent_for_good(record.budget, record.state.ledger):
-        raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is used up: raise it to continue")
+        raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent: raise it to continue")
     return unit, command_results.spawn_result(unit, message_id)
 
 
@@ -361,7 +361,7 @@ def perform_exhausting(
     try:
         pipeline.perform(loaded, unit, *successor, urgent=urgent)
     except ports.SlugTakenError:
-        raise ports.StoreUnavailableError("the successor's slug is taken: the next attempt uses another one") from None
+        raise ports.StoreUnavailableError("the successor's slug is taken; the next attempt uses another one") from None
     with suppress(ports.StoreUnavailableError):  # the commit has succeeded, and must not seem to have failed
         created = services.store.load(loaded.record.continued_by) if successor else None
         if created is not None:
@@ -381,7 +381,7 @@ def _own_successor(services: Services, unit: UnitOfWork) -> tuple[ports.Commit, 
     except ports.StoreUnavailableError:
         raise
     except Exception:
-        log.exception("its successor could not be created", extra={"conversation": record.id})
+        log.exception("the conversation's successor could not be created", extra={"conversation": record.id})
         return ()
 
 

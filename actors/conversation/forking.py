@@ -72,7 +72,7 @@ def _runs(services: Services, origin: ports.ConversationRecord, wanted: str) -> 
             break
     else:
         if wanted:
-            raise InvalidFieldError("request_cycle", "the conversation does not have this request cycle")
+            raise InvalidFieldError("request_cycle", "the conversation has no such request cycle")
     end = _summary_at(services, origin)
     if wanted and found[-1].last_sequence >= end:
         raise Rejected(Reason.NOT_FORKABLE, USED_UP)
@@ -107,7 +107,7 @@ def _check_room(services: Services, origin: ports.ConversationRecord, messages: 
     if services.models.get(origin.model) is None:
         return
     if services.context_of(origin).full(chain.used_tokens(messages)):
-        raise Rejected(Reason.NOT_FORKABLE, "the history so far fills the model's context: fork at an earlier cycle")
+        raise Rejected(Reason.NOT_FORKABLE, "this much history fills the model's context: fork at an earlier cycle")
 
 
 def _later(services: Services, origin: ports.ConversationRecord, last: ports.StoppedRun) -> Iterator[Message | Notice]:

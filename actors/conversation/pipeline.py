@@ -471,7 +471,7 @@ class CommitRetries(Generic[Entry]):
         pause = PAUSES_MS[min(self._failures, len(PAUSES_MS) - 1)]
         loud = logging.CRITICAL if self._failures == len(PAUSES_MS) else logging.WARNING
         level = logging.DEBUG if isinstance(why, DatabaseAwayError) else loud
-        log.log(level, "not stored yet; trying again in %d ms", pause, extra={"conversation": self._name})
+        log.log(level, "changes not stored yet; retrying in %d ms", pause, extra={"conversation": self._name})
         self._failures += 1
         self._retry_due = True
         self._later(pause)
@@ -520,7 +520,7 @@ class Recovery:
         self._pipeline.executor.stop_everything()
         if self._pipeline.loaded is None:
             return
-        fault = events.InternalFault(self._pipeline.now(), "Bedrock itself failed; see the server's log.")
+        fault = events.InternalFault(self._pipeline.now(), "Internal error; see the server log.")
         try:
             self._pipeline.advance(fault)
         except ports.StoreUnavailableError as error:
@@ -528,7 +528,7 @@ class Recovery:
         except ports.NotOwnerError:
             raise
         except BaseException:
-            log.exception("the fault could not be recorded", extra={"conversation": self._pipeline.conversation_id})
+            log.exception("cannot store the fault; reloading", extra={"conversation": self._pipeline.conversation_id})
             self.reload()
 
     def reload(self) -> None:
@@ -566,4 +566,4 @@ class Recovery:
             and event.usage is not None
         ):
             self._pipeline.services.quotas.spend_alone(deleted.principal, event.usage)
-        log.info("conversation no longer in memory; dropped %s", type(entry).__name__, extra=fields)
+        log.info("the conversation is no longer in memory; dropped %s", type(entry).__name__, extra=fields)

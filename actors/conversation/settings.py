@@ -75,7 +75,7 @@ def _wanted(record: ConversationRecord, request: UpdateConversationCommand, name
         merged = record.labels | request.some_labels
         labels = {key: text for key, text in merged.items() if text is not None}
         if len(labels) > MAX_LABELS:
-            raise InvalidFieldError("labels", f"must have at most {MAX_LABELS} entries, unchanged ones included")
+            raise InvalidFieldError("labels", f"must have at most {MAX_LABELS} entries, including unchanged ones")
         return labels
     return getattr(request, name)
 
@@ -84,7 +84,7 @@ def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[context
     record, fresh = unit.record, checked_client_tools(services, tools)
     if fresh == record.profile.client_tools:
         return
-    _require_idle(record, "the tools of clients")
+    _require_idle(record, "the client tools")
     _change_profile(unit, at, "client_tools", client_tools=fresh)
     unit.set_context(services.context_of(unit.record))
 
@@ -141,7 +141,7 @@ def checked_client_tools(services: Services, tools: tuple[context.ClientTool, ..
             raise InvalidFieldError(f"client_tools[{index}].input_schema", text)
         seen.add(tool.name)
     if len(msgspec.json.encode(tools)) > MAX_TOOLS_BYTES:
-        raise InvalidFieldError("client_tools", f"must have at most {MAX_TOOLS_BYTES} bytes together")
+        raise InvalidFieldError("client_tools", f"must be at most {MAX_TOOLS_BYTES} bytes of JSON in total")
     return tools
 
 
@@ -167,8 +167,8 @@ def _name_fault(name: str, ours: set[str], seen: set[str]) -> str:
     if name in ours:
         return f"{name!r} is the name of a built-in tool: choose another name"
     if name.startswith(MCP_PREFIX):
-        return f"names that begin with {MCP_PREFIX} are reserved for tools of MCP servers: choose another one"
-    return f"{name!r} is given twice" if name in seen else ""
+        return f"names that begin with {MCP_PREFIX} are reserved for tools of MCP servers: choose another name"
+    return f"duplicate name {name!r}" if name in seen else ""
 
 
 def _schema_fault(schema: str) -> str:

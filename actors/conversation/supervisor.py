@@ -376,6 +376,6 @@ def _to_try_again(conversation_id: str, answer: Future[None]) -> bool:
             return True
         case error:  # damaged data or a bug in the server; the next message to the conversation tries again
             log.error(
-                "conversation taken over, but not recovered", exc_info=error, extra={"conversation": conversation_id}
+                "cannot recover a conversation taken over", exc_info=error, extra={"conversation": conversation_id}
             )
             return False

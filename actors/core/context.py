@@ -248,7 +248,7 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
 
 # Why `unoffered` returns a tool, and what to change.
 NOT_OFFERED = (
-    "restricted mode offers only read-only client tools: declare it as read-only if it changes nothing, or "
+    "restricted mode offers only read-only client tools; declare a tool as read-only if it changes nothing, or "
     "choose workspace or unrestricted mode"
 )
 

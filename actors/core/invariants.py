@@ -99,24 +99,24 @@ class InvariantChecker:
 
     def _discarded(self, slot: Slot) -> Iterator[str]:
         if slot != self._slot and not self._mid_log:
-            yield f"text of {_named(slot)} was discarded that was not there"
+            yield f"text of {_named(slot)} was discarded, but there was none"
         self._slot = None
 
     def _stop(self, run: str) -> Iterator[str]:
         if run in self._ended:
             yield f"run {run} ended twice"
         elif run not in self._started and not self._mid_log:
-            yield f"run {run} ended without having begun"
+            yield f"run {run} ended but had not begun"
         self._ended.add(run)
 
     def _question(self, event: notifications.ApprovalRequested | notifications.ApprovalResolved) -> Iterator[str]:
         if isinstance(event, notifications.ApprovalRequested):
             if event.call.id in self._questions:
-                yield f"whether {event.call.id} may run was asked twice"
+                yield f"approval of {event.call.id} was requested twice"
             self._questions.add(event.call.id)
             return
         if event.tool_use_id not in self._questions and not self._mid_log:
-            yield f"whether {event.tool_use_id} may run was answered, but it was not asked"
+            yield f"approval of {event.tool_use_id} was resolved, but had not been requested"
         self._questions.discard(event.tool_use_id)
 
     def _client_call(self, event: notifications.ClientToolCall) -> Iterator[str]:
@@ -127,7 +127,7 @@ class InvariantChecker:
             self._awaited.add(call_id)
             return
         if call_id not in self._awaited and not self._mid_log:
-            yield f"the wait for the result of {call_id} ended ({event.status.value}), but it had not begun"
+            yield f"the wait for the result of {call_id} ended ({event.status.value}), but had not begun"
         self._awaited.discard(call_id)
 
     def _tool_question(self, event: notifications.QuestionChanged) -> Iterator[str]:
@@ -138,7 +138,7 @@ class InvariantChecker:
             self._asked.add(number)
             return
         if number not in self._asked and not self._mid_log:
-            yield f"question {number} ended ({event.status.value}), but it had not been asked"
+            yield f"question {number} ended ({event.status.value}), but had not been asked"
         self._asked.discard(number)
 
     def _waiting(self, event: notifications.QueueChanged) -> Iterator[str]:
@@ -161,7 +161,7 @@ class InvariantChecker:
         asked = state.undecided if isinstance(state, states.AwaitingToolApproval) else ()
         yield from self._compare_stored("unanswered questions about the calls", self._questions, asked)
         awaited = (state.current_tool_id,) if isinstance(state, states.ToolExecuting) and state.deadline else ()
-        yield from self._compare_stored("calls that wait for a client", self._awaited, awaited)
+        yield from self._compare_stored("calls waiting for a client", self._awaited, awaited)
         asks = (str(question.number) for question in state.questions) if isinstance(state, states.ToolExecuting) else ()
         yield from self._compare_stored("questions of the running call", {str(number) for number in self._asked}, asks)
         ledger = state.ledger

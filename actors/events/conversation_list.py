@@ -143,7 +143,7 @@ class ListFeed:
             try:
                 watch.wake()
             except Exception:  # a failing watcher must affect neither the other watchers nor the publisher
-                log.exception("a watcher of the list could not be notified")
+                log.exception("a watcher of the conversation list could not be notified")
 
     def _drop_read(self) -> None:
         read = min(watch.after for watch in self._watches)

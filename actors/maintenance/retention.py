@@ -96,9 +96,9 @@ class Housekeeper:
             try:
                 self.sweep()
             except StoreUnavailableError as error:
-                log.warning("housekeeping stops until the next round: %s", error)
+                log.warning("housekeeping stopped until its next round: %s", error)
             except Exception:
-                log.exception("housekeeping failed; the next round tries again")
+                log.exception("housekeeping failed; its next round tries again")
             pause = self._retention.round_seconds
 
     def _steps(self) -> Iterator[None]:
@@ -121,7 +121,7 @@ class Housekeeper:
             except NotOwnerError:
                 continue  # the server that owns the conversation prunes its events
             except StoreError as error:
-                log.error("the conversation's events are not pruned: %s", error, extra={"conversation": id_})
+                log.error("cannot prune the conversation's events: %s", error, extra={"conversation": id_})
 
     def _prune_audit(self) -> Iterator[None]:
         days = self._retention.audit_days
@@ -144,7 +144,7 @@ class Housekeeper:
             except (UnknownConversationError, EtagMismatchError, NotOwnerError):
                 continue  # already deleted, no longer archived, or owned by another server, which deletes it
             except (Rejected, TimeoutError) as refusal:
-                log.info("expired conversation not deleted yet: %s", refusal, extra={"conversation": id_})
+                log.info("cannot delete an expired conversation yet: %s", refusal, extra={"conversation": id_})
             else:
                 log.info("conversation deleted: its retention period is over", extra={"conversation": id_})
             yield

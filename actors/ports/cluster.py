@@ -166,7 +166,7 @@ def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
     if not found:
         raise Rejected(
             Reason.WORKSPACE_OFFLINE,
-            f"no running node has the workspace {workspace}: start one that lists it in cluster.workspaces",
+            f"no running node has workspace {workspace}: start one that lists it in cluster.workspaces",
         )
     return min(found, key=lambda node: (node.active, node.incarnation))
 
@@ -182,5 +182,5 @@ def label_of(path: str, me: Node, nodes: Iterable[Node]) -> str:
         return label
     raise Rejected(
         Reason.WORKING_DIRECTORY_INVALID,
-        f"working_directory: is in the workspace {label} of other nodes; use its path there",
+        f"working_directory: use the real path; a symbolic link leads into workspace {label} of other nodes",
     )

@@ -86,7 +86,7 @@ class CancelToken:
             try:
                 callback()
             except Exception:
-                log.exception("part of the work could not be stopped")
+                log.exception("part of the cancelled work could not be stopped")
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Run `callback` when the token is cancelled, at once if it is cancelled already."""

@@ -236,7 +236,7 @@ class Permissions(Struct, frozen=True):
         if mode not in self.modes:
             return "this principal is not allowed to use it"
         if self.roots is not None and mode is not Mode.RESTRICTED:
-            return "it cannot isolate the files of principals; run a separate server for each"
+            return "it cannot isolate principals' files from each other; run a separate server for each principal"
         return ""
 
     def allows_model(self, name: str) -> bool:

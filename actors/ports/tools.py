@@ -45,7 +45,7 @@ class SubAgentsRefusedError(Exception):
 
 def no_sub_agents(_tasks: tuple[AgentTask, ...], _context: ToolContext) -> tuple[AgentTask, ...]:
     """Refuse to plan sub-agents, because they cannot be started here."""
-    raise SubAgentsRefusedError(None, "", "sub-agents cannot be started here")
+    raise SubAgentsRefusedError(None, "", "sub-agents cannot be started in this conversation")
 
 
 def no_side_queries(query: SideQuery) -> str:  # noqa: ARG001 -- the port's signature

@@ -112,7 +112,7 @@ class EffectExecutor:
                 self._children.start(effect, record)
             case effects.CancelSubAgents(agent_ids=agent_ids):
                 stopped = isinstance(record.state, (Cancelling, Error))
-                self._children.cancel(agent_ids, "its parent was stopped" if stopped else "its time was up")
+                self._children.cancel(agent_ids, "its parent was stopped" if stopped else "its time ran out")
             case effects.NotifyParent(result=result):
                 self._children.notify_parent(record, result)
                 self.parent_notified = True

@@ -165,7 +165,7 @@ class Attempt:
         except BaseException as fault:  # without an outcome the conversation would wait forever
             if text := exhausted_resource(fault):
                 return self._error(resource_failure(text))
-            log.exception("fault in a model request", extra={"request": request.request_id})
+            log.exception("internal error in a model request", extra={"request": request.request_id})
             text = "Internal error during the model request. Send a message to continue; see the server log."
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
 
@@ -214,7 +214,7 @@ class Attempt:
         request = self._request
         # The provider's text is not logged: it may quote the conversation, which must not appear in the log.
         fields = {"request": request.request_id, "attempt": request.attempt, "outcome": failure.kind.value}
-        log.warning("an attempt of a model request failed", extra=fields)
+        log.warning("an attempt at a model request failed", extra=fields)
         return LlmError(
             at=self._clock.now_ms(),
             request_id=request.request_id,

@@ -35,7 +35,7 @@ def find_model(services: Services, name: str, principal: str, cancel: ports.Canc
     The principal's permission is checked again: it may have changed since the model was chosen.
     """
     if not services.permissions(principal).allows_model(name):
-        text = f"This principal is not allowed to use the model {name}; choose another model."
+        text = f"This principal is not allowed to use model {name}; choose another model."
         raise ports.ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text))
     model = services.models.get(name)
     if model is None:

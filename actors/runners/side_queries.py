@@ -80,7 +80,7 @@ class SideQueries:
             raise SideQueryFailedError("no small model is configured")
         size = len(query.system.encode()) + len(query.text.encode())
         if size > min(MAX_BYTES, small.info.usable_window * BYTES_PER_TOKEN):
-            raise SideQueryFailedError("it is too long for the small model")
+            raise SideQueryFailedError("the text is too long for the small model")
         if full := self._admission.acquire():
             raise SideQueryFailedError(full, busy=True)
         try:
@@ -102,12 +102,12 @@ class SideQueries:
         except ports.ModelFailedError as failed:
             kind = failed.failure.kind
             # The provider's text is not logged: it may quote the conversation, which must not appear in the log.
-            log.info("a small request failed", extra={"request": request.request_id, "outcome": kind.value})
+            log.info("small model request failed", extra={"request": request.request_id, "outcome": kind.value})
             busy = kind is ErrorKind.RATE_LIMIT
             raise SideQueryFailedError(failed.failure.message, failed.usage, busy=busy) from None
         except Exception:
-            log.exception("fault in a small request", extra={"request": request.request_id})
-            raise SideQueryFailedError("Bedrock itself failed") from None
+            log.exception("internal error in a small model request", extra={"request": request.request_id})
+            raise SideQueryFailedError("internal error; see the server log") from None
         finally:
             cancel.forget(stop.cancel)
 
@@ -272,7 +272,7 @@ class Titles:
             if title or usage is not None:
                 self._deliver(record.id, SetGeneratedTitleCommand(title, instead_of=record.title, usage=usage))
         except Exception:  # a failure to write a title must not affect the conversation
-            log.exception("no title could be made", extra={"conversation": record.id})
+            log.exception("no title could be generated", extra={"conversation": record.id})
         finally:
             with self._lock:
                 self._asking.pop(record.id, None)

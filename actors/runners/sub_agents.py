@@ -61,7 +61,7 @@ class SubAgentRunner:
             except RuntimeError as error:  # the system cannot start another thread
                 refusal = error
         else:
-            text = f"{self._limit} sub-agents are running on this server, its limit; try again later"
+            text = f"this server is already running its limit of {self._limit} sub-agents; try again later"
             refusal = Rejected(Reason.AGENT_BUSY, text)
         self._on_created(parent.id, agent_id, failed(refusal))
         self._unregister(agent_id)
@@ -73,7 +73,7 @@ class SubAgentRunner:
             try:
                 self._directory.deliver(agent_id, _cancel(reason))
             except RuntimeError:
-                log.warning("cannot cancel a sub-agent: no thread left", extra={"conversation": agent_id})
+                log.warning("cannot cancel a sub-agent: no thread can be started", extra={"conversation": agent_id})
             self._cancel_run_now(agent_id)
 
     def abandon(self, agent_ids: Iterable[str]) -> None:
@@ -95,7 +95,7 @@ class SubAgentRunner:
                 )
             self._directory.deliver(parent_id, messages.EffectOutcome(SubAgentResult(at, agent_id, outcome)))
         except RuntimeError:
-            log.warning("cannot report a sub-agent's end: no thread left", extra={"conversation": agent_id})
+            log.warning("cannot report a sub-agent's end: no thread can be started", extra={"conversation": agent_id})
 
     def last_text(self, agent_id: str) -> str:
         """The last text that a sub-agent has written so far; "" if unknown."""
@@ -272,7 +272,7 @@ def prepared(
     except ports.SubAgentsRefusedError as refused:
         raise task_refusal(refused) from None
     except (ports.ToolTransientError, ports.SandboxUnavailableError) as failed:
-        raise messages.InvalidFieldError("tasks", f"the files of read_first could not be read: {failed}") from None
+        raise messages.InvalidFieldError("tasks", f"the files in read_first could not be read: {failed}") from None
     given = zip(request.tasks, tasks, strict=True)
     return msgspec.structs.replace(
         request, tasks=tuple(msgspec.structs.replace(asked, given=task.given) for asked, task in given)
@@ -333,19 +333,17 @@ def _filled(services: Services, task: AgentTask, directory: str, model: str) -> 
 def _checked(services: Services, index: int, task: AgentTask, model: str, principal: str) -> AgentTask:
     limits = services.agents
     if not task.task.strip():
-        raise ports.SubAgentsRefusedError(index, "task", "it is empty: describe the task")
+        raise ports.SubAgentsRefusedError(index, "task", "must not be empty; describe the task")
     if len(task.task.encode(errors="replace")) > limits.task_bytes:
-        text = (
-            f"it is longer than {limits.task_bytes:,} bytes: put long contents into files, and list them in read_first"
-        )
+        text = f"must be at most {limits.task_bytes:,} bytes; put long contents into files, and list them in read_first"
         raise ports.SubAgentsRefusedError(index, "task", text)
     if not 1 <= task.max_turns <= limits.max_turns:
-        raise ports.SubAgentsRefusedError(index, "max_turns", f"it must be 1 to {limits.max_turns}")
+        raise ports.SubAgentsRefusedError(index, "max_turns", f"must be 1 to {limits.max_turns}")
     if not limits.min_timeout_ms <= task.timeout_ms <= limits.max_timeout_ms:
         least, most = limits.min_timeout_ms // 1000, limits.max_timeout_ms // 1000
-        raise ports.SubAgentsRefusedError(index, "timeout_ms", f"it must be {least} to {most:,} seconds")
+        raise ports.SubAgentsRefusedError(index, "timeout_ms", f"must be {least} to {most:,} seconds")
     if len(task.read_first) > limits.files:
-        raise ports.SubAgentsRefusedError(index, "read_first", f"{limits.files} files at most")
+        raise ports.SubAgentsRefusedError(index, "read_first", f"must name at most {limits.files} files")
     try:
         if task.model == model:
             served_model(services, task.model)

@@ -153,7 +153,7 @@ class ToolRunner(Actor):
                 tell(self._owner, EffectOutcome(outcome))
             case tool_run.ReportReceipt(receipt=receipt):
                 if receipt.leaked:
-                    log.error("the processes of a tool call outlived their kill", extra={"call": receipt.tool_use_id})
+                    log.error("processes of a tool call survived being killed", extra={"call": receipt.tool_use_id})
                 tell(self._owner, receipt)
 
     def _report(self, event: events.Event) -> None:
@@ -161,7 +161,7 @@ class ToolRunner(Actor):
 
     def _start(self, execution: Execution) -> None:
         if not self._services.files.reserve(FILES_PER_TOOL):
-            self._not_started(execution, f"{self._services.files.refusal} for a tool")
+            self._not_started(execution, self._services.files.refusal("another tool"))
             return
         name = f"bedrock-tool-{execution.run.effect.name}"
         try:
@@ -224,7 +224,7 @@ class ToolRunner(Actor):
         except ports.SandboxUnavailableError as refused:
             result = ToolError(tool_use_id, f"Not run: {refused}")
         except BaseException:  # without an outcome the conversation would wait forever
-            log.exception("fault in a tool", extra={"tool": execution.run.effect.name, "call": tool_use_id})
+            log.exception("internal error in a tool", extra={"tool": execution.run.effect.name, "call": tool_use_id})
             result = ToolError(tool_use_id, _INTERNAL)
         if isinstance(result, tuple):
             return events.AgentsSpawned(now(), *execution.identity, result)
@@ -316,9 +316,7 @@ def computed(
         _, arguments = tool_for(services, context, call.name, call.input)
         output = _run(services, tool, arguments, facts)
     except Exception:
-        log.warning(
-            "could not compute a tool call: it is run like others", exc_info=True, extra={"call": facts.tool_use_id}
-        )
+        log.warning("an instant tool failed; running it on a thread", exc_info=True, extra={"call": facts.tool_use_id})
         return None
     return events.ToolComplete(record.updated_at, call.tool_use_id, call.execution_id, _as_result(call, output, 0))
 

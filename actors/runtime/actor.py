@@ -187,7 +187,7 @@ class Actor(pykka.ThreadingActor):
 
     def on_fault(self, message: Any, error: BaseException) -> BaseException:
         """Handle an exception from `receive`, and return the error for the sender. Called on the actor's thread."""
-        log.error("unexpected fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
+        log.error("unexpected error in %s handling %s", type(self).__name__, type(message).__name__, exc_info=error)
         return error
 
     def on_receive(self, message: Any) -> Any:

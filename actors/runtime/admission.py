@@ -49,12 +49,11 @@ class FileRoom:
             self._open += files
             return True
 
-    @property
-    def refusal(self) -> str:
+    def refusal(self, purpose: str) -> str:
         """Why `reserve` returned False, with the limit, as part of a sentence."""
         return (
-            f"this server has no open files left (limit {self._limit():,} by ulimit -n, {self.reserved} of them "
-            "reserved for cancels and running work)"
+            f"this server has too few file descriptors left for {purpose} (ulimit -n is {self._limit():,}, of which "
+            f"{self.reserved} are reserved for cancels and running work)"
         )
 
 
@@ -75,9 +74,9 @@ class Admission:
         """Admit one request until `release`. Returns the reason for a refusal, without a period; "" if admitted."""
         with self._lock:
             if self._in_flight == self.limit:
-                return f"{self.limit:,} model requests are in flight on this server, its limit"
+                return f"this server has reached its limit of {self.limit:,} model requests in flight"
             if not self._room.reserve(FILES_PER_REQUEST):
-                return f"{self._room.refusal} for another model request"
+                return self._room.refusal("another model request")
             self._in_flight += 1
             return ""
 

@@ -29,8 +29,8 @@ SCHEMAS = 256
 
 
 _OUTPUT_DESCRIPTION = (
-    "End your work on the person's request with its result: the program that asked wants a value that fits this "
-    "schema, and no text. Call this once, when everything else is done, as the only call of your response. Text alone "
+    "End your work on the user's request with its result: the program that asked expects a value that matches this "
+    "schema, not text. Call this once, when everything else is done, as the only call in your response. Text alone "
     "does not count."
 )
 # Separates namespaces from a name; no tool's name contains it.
@@ -195,10 +195,10 @@ def supported(wanted: Generation, model: ModelInfo) -> Generation:
 
 def _problems(wanted: Generation, model: ModelInfo) -> Iterator[str]:
     if wanted.reasoning_effort is not None and wanted.reasoning_effort not in model.reasoning_efforts:
-        there_are = ", ".join(model.reasoning_efforts)
-        yield f"generation.reasoning_effort: {model.name} offers {there_are or 'no choice'}"
+        efforts = ", ".join(model.reasoning_efforts)
+        yield f"generation.reasoning_effort: {model.name} supports {f'only {efforts}' if efforts else 'no efforts'}"
     if wanted.temperature is not None and not model.temperature:
         yield f"generation.temperature: {model.name} does not support it"
     if wanted.max_output_tokens > model.answer_limit:
-        most = f"{model.answer_limit} tokens at most" if model.answer_limit else "no limit"
-        yield f"generation.max_output_tokens: {model.name} takes {most}"
+        most = f"allows at most {model.answer_limit} tokens" if model.answer_limit else "does not support it"
+        yield f"generation.max_output_tokens: {model.name} {most}"

@@ -282,7 +282,7 @@ class QuotaBook:
         try:
             self._put_spending(spending)
         except StoreError as error:
-            log.warning("usage of a deleted conversation counts only until the server stops: %s", error)
+            log.warning("cannot store the usage of a deleted conversation; a restart forgets it: %s", error)
         self.spend(spending)
 
     def spent(self, principal: str, more: tuple[int, int] = (0, 0)) -> str:

@@ -115,7 +115,7 @@ class Timers:
             try:
                 callback()
             except BaseException:  # a failing callback must not prevent the others
-                log.exception("a timer's callback failed")
+                log.exception("a timer callback failed")
 
     def _next(self) -> Callable[[], object] | None:
         with self._changed:
@@ -269,7 +269,7 @@ def offered_model(services: Services, name: str, principal: str) -> ports.Model:
     Where a provider lists its models itself, that list must have been read (`runners.request_builder.learn_models`).
     """
     if not services.permissions(principal).allows_model(name):
-        raise Rejected(Reason.MODEL_UNAVAILABLE, f"this principal is not allowed to use the model {name}")
+        raise Rejected(Reason.MODEL_UNAVAILABLE, f"this principal is not allowed to use model {name}")
     if not services.models.offers(name):
         raise Rejected(Reason.MODEL_UNAVAILABLE, model_refusal(services, name, principal).message)
     return served_model(services, name)
@@ -280,7 +280,7 @@ def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
     failure = services.models.refusal(name)
     if services.permissions(principal).models is None:
         return failure
-    return replace(failure, message=f"the model {name!r} is not available; ListModels lists those that are")
+    return replace(failure, message=f"model {name!r} is not available; ListModels lists the available models")
 
 
 def served_model(services: Services, name: str) -> ports.Model:
@@ -294,8 +294,8 @@ def check_images(services: Services, model: str) -> None:
     """Raise Rejected (IMAGE_INVALID) if it is known that a conversation's model takes no images."""
     if not services.window_and_images(model)[1]:
         text = (
-            f"the model {model} takes no images: send the message without them, or choose another model. If it does "
-            f'accept them, set images = true in [models."{model}"] of the server\'s settings, and restart the server'
+            f"model {model} does not accept images: send the message without them, or choose another model. If it does "
+            f'accept them, set images = true in [models."{model}"] in the server\'s settings, and restart the server'
         )
         raise Rejected(Reason.IMAGE_INVALID, text)
 
@@ -323,7 +323,7 @@ def check_mode(services: Services, mode: Mode, cwd: str, principal: str) -> None
     if reason:
         report = services.sandbox.report
         offered = report.restriction_available or not report.by_setting
-        text = f"{mode.value} mode is not supported here" if offered else f"{mode.value} mode is not offered here"
+        text = f"{mode.value} mode is not {'supported' if offered else 'offered'} on this server"
         is_about_cwd = report.workspace_available and reason == services.sandbox.mode_refusal(Mode.WORKSPACE, cwd)
         raise Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {reason}", "directory" if is_about_cwd else "")
 
@@ -369,7 +369,8 @@ def _refusal(services: Services, context: ConvContext, principal: str, call: Too
     if not wider(mode, context.mode):
         return ""
     why = services.sandbox_of(principal).mode_refusal(mode, context.working_dir)
-    return f"The {mode.value} mode is not available: {why}. The mode is still {context.mode.value}." if why else ""
+    still = f"The mode is still {context.mode.value}."
+    return f"{mode.value.capitalize()} mode is not available: {why}. {still}" if why else ""
 
 
 def call_subjects(

@@ -409,11 +409,11 @@ class AuthorizerCalls:
             try:
                 result = question()
             except StopIteration as error:  # a future does not accept a StopIteration
-                failure = RuntimeError(f"it raised {type(error).__name__}")
+                failure = RuntimeError(f"the authorizer raised {type(error).__name__}")
             except Exception as error:  # noqa: BLE001 -- the authorizer's code may raise anything
                 failure = error
             except BaseException as error:  # noqa: BLE001 -- such as SystemExit, which must not end this server
-                failure = RuntimeError(f"it raised {type(error).__name__}")
+                failure = RuntimeError(f"the authorizer raised {type(error).__name__}")
             with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(done, result, failure)
 

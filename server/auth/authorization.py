@@ -48,8 +48,8 @@ _SUFFICIENT = {needed: frozenset(role for role in Role if role.includes(needed))
 def check_role(method: str, role: Role) -> None:
     needed = NEEDED.get(method)
     if needed is None or role not in _SUFFICIENT[needed]:
-        may = f"it requires the role {needed}" if needed else "no role is allowed to"
-        raise Rejected(Reason.PERMISSION_DENIED, f"the role {role} of this token is not allowed to do that: {may}")
+        why = f"role {needed} is required" if needed else "no role is allowed to"
+        raise Rejected(Reason.PERMISSION_DENIED, f"this token's role, {role}, is not allowed to do that: {why}")
 
 
 log = logging.getLogger(__name__)

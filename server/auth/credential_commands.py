@@ -53,7 +53,7 @@ def token() -> None:
 @click.argument("principal")
 @click.option("--role", type=click.Choice([role.value for role in Role]), help="Role of the token. [the principal's]")
 @click.option("--expires", metavar="TIME", help="Lifetime, such as 12h or 90d. [unlimited]")
-@click.option("--note", default="", help="A note about its purpose.")
+@click.option("--note", default="", help="Note about the token's purpose.")
 @CONFIG
 @DATA_DIR
 def create(  # noqa: PLR0917 -- one for each option
@@ -67,7 +67,7 @@ def create(  # noqa: PLR0917 -- one for each option
         fail(f"the settings have no principal {principal!r}; known principals: {names}", USAGE)
     chosen = Role(role) if role else known.role
     if not known.role.includes(chosen):
-        fail(f"the principal {principal} has the role {known.role}, so its tokens cannot have the role {chosen}", USAGE)
+        fail(f"principal {principal} has role {known.role}, so its tokens cannot have role {chosen}", USAGE)
     now = time.time_ns() // 1_000_000
     ends = _expiry(expires, now)
     made, text = _done(config, lambda tokens: tokens.create(principal, chosen, now, expires_at=ends, note=note))
@@ -178,7 +178,7 @@ _NAME = click.argument("name")
 
 @click.command()
 @_NAME
-@click.option("--paste", is_flag=True, help="For a browser on another machine: paste the URL it ends up at.")
+@click.option("--paste", is_flag=True, help="Use a browser on another machine, and paste the URL it is sent to.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port that the browser is redirected to. [any]")
 @CONFIG
 @DATA_DIR

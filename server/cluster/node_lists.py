@@ -162,7 +162,7 @@ class NodeLists:
             try:
                 await self._read(node)
             except (PeerLostError, grpc.aio.AioRpcError, msgspec.MsgspecError) as error:
-                log.debug("the list of node %s cannot be followed: %s", node.name, type(error).__name__)
+                log.debug("cannot follow the list of node %s: %s", node.name, type(error).__name__)
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise

@@ -89,7 +89,7 @@ _CLOSED = "connection refused: the node has stopped, or does not listen on its c
 _UNKNOWN = "the host name in its cluster.address cannot be resolved on this machine"
 _NEEDS_TLS = "it uses TLS; set cluster.ca here to the authorities that sign the nodes' certificates"
 _HAS_NO_TLS = "it does not use TLS; set tls_certificate and tls_key there, or remove cluster.ca on all nodes"
-_NO_NODE = "it is not a node, or has no connections left"
+_NO_NODE = "it is not a node, or accepts no more connections"
 _UNTRUSTED = "its certificate is not signed by cluster.ca here, or is for another host"
 _PASSED = "it was reached shortly afterwards"
 
@@ -198,7 +198,7 @@ class NodeConnections:
         `authorities`, in PEM, are for diagnosing failures, `name` for the log.
         """
         self.address = address
-        self._called = f"the node {name} at {address}" if name else f"the node at {address}"
+        self._called = f"node {name} at {address}" if name else f"the node at {address}"
         self._credentials = credentials
         self._authorities = authorities
         self._channels: dict[tuple[Lane, int], grpc.aio.Channel] = {}

@@ -132,7 +132,7 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
     if NOT_OWNER in names:
-        raise NotOwnerError("the presumed owner no longer owns it") from None
+        raise NotOwnerError("the presumed owner no longer owns the conversation") from None
     if OWNER in names:
         raise PassedStatusError(error.code(), error.details() or "", trailers) from None
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -429,7 +429,7 @@ class RoutedMethod:
                 if lost.sent and not (self._repeatable or _has_id(request)):
                     raise OwnerLostError from None
                 if lost.hopeless:
-                    raise NotOwnerError("its owner is alive, but cannot be reached") from None
+                    raise NotOwnerError("the owner is alive but cannot be reached") from None
             if self._router.streams.closing:  # otherwise shutdown would cancel the call during the pause below
                 raise Rejected(Reason.SHUTTING_DOWN)
             if until is None:  # set after the first failure, because a stream may have run for minutes before it failed

@@ -47,7 +47,7 @@ ADDRESS = "must be host:port, as other nodes reach it"
 
 class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[str, Meta(description=ADDRESS)]
-    token_file: Annotated[Path, Meta(description="must be a file with the token that all servers share")]
+    token_file: Annotated[Path, Meta(description="must be a file with the token that all nodes share")]
     """The file with the secret token that all nodes share."""
     name: Annotated[str, Meta(min_length=1, max_length=100, description="must be a string of 1 to 100 characters")] = (
         field(default_factory=socket.gethostname)
@@ -85,7 +85,7 @@ class AuthorizerSettings(Struct, frozen=True, forbid_unknown_fields=True):
         str, Meta(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z", description="must be package.module:Class")
     ] = field(name="class")
     """The class, as `package.module:Class`."""
-    seconds: Annotated[float, Meta(gt=0, le=30, description="must be more than 0, and at most 30")] = field(
+    seconds: Annotated[float, Meta(gt=0, le=30, description="must be greater than 0 and at most 30")] = field(
         name="timeout_seconds", default=2.0
     )
     """The time limit for each method call, in seconds."""
@@ -253,7 +253,7 @@ class Config(Settings, frozen=True, kw_only=True):
 
     def without_extra(self, setting: str, extra: str) -> setting_values.ConfigError:
         """The error for a setting that requires an extra of the package, if that extra is not installed."""
-        return self.refusal(f"{setting}: needs the extra `{extra}`: `pip install ./clients '.[{extra}]'` in a checkout")
+        return self.refusal(f"{setting}: requires the extra `{extra}` (`pip install ./clients '.[{extra}]'`)")
 
     def check_extra(self, setting: str, extra: str, *modules: str) -> None:
         """Raise ConfigError if one of `modules`, which belong to the extra, is not installed."""
@@ -315,15 +315,15 @@ def check_consistency(config: Config, tables: tuple[setting_values.Listener, ...
     ("cluster.ca: why").
     """
     if config.certificate_names and not any(each.client_ca for each in tables):
-        raise ValueError("client_certificates: no [[listen]] has a client_ca, so no client is asked for one")
+        raise ValueError("client_certificates: requires a [[listen]] with client_ca, which asks for certificates")
     _ = config.client_certificates, config.quotas  # these need all other tables of principals
     if config.cluster is not None:
         _check_cluster(config, config.cluster)
     listen, tls = config.listen, config.tls_certificate is not None
     if config.listen_tables and (tls or config.tls_key or config.insecure_behind_proxy):
         raise setting_values.ConfigError(
-            "tls_certificate, tls_key and insecure_behind_proxy belong to the one address in `listen`; in tables "
-            "[[listen]], set certificate, key or insecure_behind_proxy"
+            "tls_certificate, tls_key and insecure_behind_proxy apply to the single address in `listen`; in "
+            "[[listen]] tables, set certificate, key or insecure_behind_proxy"
         )
     if tls != (config.tls_key is not None):
         raise setting_values.ConfigError("tls_certificate and tls_key must be set together")
@@ -421,7 +421,7 @@ def _plain(name: str, value: Any) -> Any:
         return {each.lower(): each for each in CHOICES[name]}.get(word, value)
     match TYPES.get(name):
         case inspect.StrType() if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
-            raise ValueError(f"{name}: must be UTF-8")
+            raise ValueError(f"{name}: must be valid UTF-8")
         case inspect.BoolType():
             return FLAGS.get(word, value)
         case inspect.IntType() | inspect.FloatType() as kind if isinstance(value, str):

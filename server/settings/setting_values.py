@@ -41,7 +41,7 @@ class Listen(str):
                 raise ValueError("the path of a Unix socket must be absolute, as in unix:/run/bedrock.sock")
             return cls(path=path)
         if (found := host_and_port(text)) is None:
-            raise ValueError("must be host:port, with port 0 for any free one, unix:/path, or none")
+            raise ValueError("must be host:port (port 0 for any free port), unix:/path, or none")
         return cls(*found)
 
     @property
@@ -101,7 +101,7 @@ Content: TypeAlias = Annotated[str, one_of(CONTENTS)]
 class Listener(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A [[listen]] table: an address to listen on, and who can connect."""
 
-    where: Annotated[Listen, Meta(description="host:port, or unix:/path")] = field(name="address")
+    where: Annotated[Listen, Meta(description="must be host:port or unix:/path")] = field(name="address")
     certificate: Path | None = None
     """The PEM file with the server's certificate and its chain; None for no TLS."""
     key: Path | None = None

@@ -31,7 +31,7 @@ def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory
 def test_a_model_that_takes_no_images_gets_no_message_with_one(open_chat: Callable[..., Chat], client: Client) -> None:
     chat = open_chat(model="blind")
     before = chat.conversation.get()
-    with pytest.raises(ImageInvalid, match="the model blind takes no images") as refused:
+    with pytest.raises(ImageInvalid, match="model blind does not accept images") as refused:
         chat.send("What is it?", images=[pictures.png()])
     assert (refused.value.code, *refused.value.fields) == ("INVALID_ARGUMENT", "images")
     assert 'set images = true in [models."blind"]' in refused.value.message
@@ -50,5 +50,5 @@ def test_the_command_line_says_why_and_leaves_no_conversation(
     there = [each.name for each in client.conversations()]
     asked = ask(server, tmp_path, "--image", "a.png", "Look.")
     assert (asked.returncode, asked.stdout) == (2, "")
-    assert "the model blind takes no images" in asked.stderr
+    assert "model blind does not accept images" in asked.stderr
     assert [each.name for each in client.conversations()] == there

@@ -94,7 +94,7 @@ def test_more_requests_than_fit_are_refused_by_name_and_all_can_be_cancelled(
         for chat in refused:
             error = chat.error
             assert error.kind == "resource_exhausted"
-            assert f"his server has no open files left (limit {LIMIT} by ulimit -n" in error.message
+            assert f"left for another model request (ulimit -n is {LIMIT}" in error.message
         with server.client() as another:
             for chat in chats:
                 if chat not in refused:

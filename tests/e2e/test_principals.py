@@ -245,7 +245,7 @@ def test_the_own_user_of_the_server_sees_none_of_their_conversations(both: Both)
 def test_a_slug_of_another_principal_is_free(both: Both, bob: Client) -> None:
     talk = bob.create(working_directory=str(both.folder / "bob"), slug="adas-talk")
     assert bob.conversation("adas-talk").get().name == talk.name
-    with pytest.raises(BedrockError, match="the slug adas-talk is taken"):
+    with pytest.raises(BedrockError, match="slug adas-talk is already taken"):
         bob.create(working_directory=str(both.folder / "bob"), slug="adas-talk")
     talk.delete()
 
@@ -289,7 +289,7 @@ def test_only_the_mode_that_keeps_principals_apart_is_given(both: Both, bob: Cli
 
 def test_models_beyond_the_permissions_are_neither_listed_nor_used(both: Both, bob: Client) -> None:
     assert [model.name for model in bob.models()] == ["models/demo"]
-    with pytest.raises(BedrockError, match="is not allowed to use the model") as refusal:
+    with pytest.raises(BedrockError, match="is not allowed to use model") as refusal:
         bob.create(working_directory=str(both.folder / "bob"), model="claude-sonnet-4-5")
     assert refusal.value.reason == "MODEL_UNAVAILABLE"
 

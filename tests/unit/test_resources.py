@@ -48,11 +48,11 @@ def wrapped(cause: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (OSError(errno.EMFILE, "Too many open files"), "this server has reached its limit of open files, "),
-        (OSError(errno.ENFILE, "Too many open files in system"), "this machine has reached its limit of open files"),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), "this server has no memory left"),
-        (MemoryError(), "this server has no memory left"),
-        (RuntimeError("can't start new thread"), "this server can start no more threads"),
+        (OSError(errno.EMFILE, "Too many open files"), "this server has reached its limit of "),
+        (OSError(errno.ENFILE, "Too many open files in system"), "this machine has reached its limit on open files"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "this server is out of memory"),
+        (MemoryError(), "this server is out of memory"),
+        (RuntimeError("can't start new thread"), "this server cannot start any more threads"),
     ],
 )
 def test_what_is_lacking_is_found_at_the_bottom_of_an_error_and_is_no_fault(error: BaseException, text: str) -> None:
@@ -117,7 +117,7 @@ def test_a_request_without_a_file_descriptor_is_our_own_failure_and_may_be_tried
     assert failed.kind is ErrorKind.RESOURCE_EXHAUSTED
     assert failed.retryable
     assert failed.message == (
-        f"This server has reached its limit of open files, {limit:,} (ulimit -n). Send a message later to try again."
+        f"This server has reached its limit of {limit:,} open files (ulimit -n). Send a message later to try again."
     )
 
 
@@ -133,7 +133,7 @@ def test_memory_that_runs_out_is_not_a_bug(monkeypatch: pytest.MonkeyPatch) -> N
 
     asked = model("anthropic", "http://127.0.0.1:1")
     monkeypatch.setattr("actors.adapters.llm.transport.http.Transport.post", exhausted)
-    with pytest.raises(Exception, match="This server has no memory left") as raised:
+    with pytest.raises(Exception, match="This server is out of memory") as raised:
         asked.respond(request(), Sink(), CancelToken())
     assert raised.value.failure.kind is ErrorKind.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
 
@@ -146,7 +146,7 @@ def test_a_read_of_the_store_without_a_file_descriptor_says_so(tmp_path: Path) -
     readers = Readers(path, OpenFiles(path))
     with no_files(), pytest.raises(StoreUnavailableError) as raised, readers.lend():
         pass
-    assert exhausted_resource(raised.value).startswith("this server has reached its limit of open files")
+    assert exhausted_resource(raised.value).startswith("this server has reached its limit of ")
     with readers.lend() as session:
         assert session.run("select 1").fetchone() == (1,)
     readers.close()
@@ -169,14 +169,14 @@ def test_a_refused_request_names_the_limit_and_takes_no_place() -> None:
     gate = Admission(2, FileRoom(limit=lambda: 256, count=lambda: count[0]))
     assert gate.acquire() == ""
     assert gate.acquire() == ""
-    assert gate.acquire() == "2 model requests are in flight on this server, its limit"
+    assert gate.acquire() == "this server has reached its limit of 2 model requests in flight"
     gate.release()
     count[0] = 240
     full = Admission(2, FileRoom(limit=lambda: 256, count=lambda: count[0]))
     for _ in range(3):
         assert full.acquire() == (
-            "this server has no open files left (limit 256 by ulimit -n, 32 of them reserved for cancels and running "
-            "work) for another model request"
+            "this server has too few file descriptors left for another model request (ulimit -n is 256, of which "
+            "32 are reserved for cancels and running work)"
         )
     count[0] = 0
 

@@ -53,7 +53,7 @@ class ChainCheck:
 
     def _interruption(self, message: content.Message) -> Iterable[str]:
         if self._open and message.type is not content.MessageType.TOOL:
-            yield f"a message of type {message.type.value} is before the results of {', '.join(self._open)}"
+            yield f"a message of type {message.type.value} precedes the results of {', '.join(self._open)}"
             self._open.clear()
 
     def _call(self, message: content.Message, call: content.ToolUse) -> Iterable[str]:
@@ -69,10 +69,10 @@ class ChainCheck:
             yield f"only tool messages hold results, not {message.type.value}"
         if result.tool_use_id not in self._open:
             known = result.tool_use_id in self._calls
-            yield f"the result of {result.tool_use_id} answers " + ("an answered call" if known else "no call")
+            yield f"the result of {result.tool_use_id} belongs to {'an answered call' if known else 'no call'}"
             return
         if result.tool_use_id != self._open[0]:
-            yield f"the result of {result.tool_use_id} is before that of {self._open[0]}"
+            yield f"the result of {result.tool_use_id} precedes that of {self._open[0]}"
         self._open.remove(result.tool_use_id)
 
 

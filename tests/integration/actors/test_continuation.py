@@ -126,7 +126,7 @@ def test_the_successor_of_a_conversation_in_which_nothing_waited_begins_with_the
     successor = talk.ask(messages.ContinueConversationCommand(include_summary=True))
 
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
-    assert seed.content[0].text.endswith("which was summarised:\n\nthe summary")
+    assert seed.content[0].text.endswith("Its summary:\n\nthe summary")
 
 
 def test_instructions_that_cannot_be_read_are_said_before_the_first_message(world: World, tmp_path: Path) -> None:

@@ -386,7 +386,7 @@ def test_a_model_that_a_principal_may_not_use_any_more_is_not_asked(make_world: 
     talk = world.create()
     allowed[0] = msgspec.structs.replace(ALL_PERMISSIONS, models=("gpt-*",))
     talk.send("hello")
-    assert "is not allowed to use the model" in talk.rest(Error).message
+    assert "is not allowed to use model" in talk.rest(Error).message
     with pytest.raises(Rejected) as refusal:
         talk.ask(UpdateConversationCommand(model="gpt-0"))
     assert refusal.value.reason is Reason.MODEL_UNAVAILABLE
@@ -410,9 +410,9 @@ def test_settings_change_under_their_etag_and_slugs_are_unique(world: World) -> 
     assert talk.ask(UpdateConversationCommand(etag=etag, title="A title", labels={"a": "b"})).title == "A title"
     with pytest.raises(EtagMismatchError):
         talk.ask(UpdateConversationCommand(etag=etag, title="Another"))
-    with refused(Reason.SLUG_TAKEN, "the slug yours is taken"):
+    with refused(Reason.SLUG_TAKEN, "slug yours is already taken"):
         talk.ask(UpdateConversationCommand(slug="yours"))
-    with refused(Reason.SLUG_TAKEN, "the slug mine is taken"):
+    with refused(Reason.SLUG_TAKEN, "slug mine is already taken"):
         world.create(slug="mine")
     assert talk.record.slug == "mine"
     assert other.record.slug == "yours"

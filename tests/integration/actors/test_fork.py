@@ -189,7 +189,7 @@ def test_what_cannot_be_forked(world: World) -> None:
     talk = world.create()
     assert "nothing to fork" in refused(talk, Reason.NOT_FORKABLE)
     other = said(world, 1)
-    with pytest.raises(messages.InvalidFieldError, match="does not have this request cycle") as wrong:
+    with pytest.raises(messages.InvalidFieldError, match="has no such request cycle") as wrong:
         fork(talk, f"{other.id}:1")
     assert wrong.value.field == "request_cycle"
     with pytest.raises(messages.UnknownConversationError):

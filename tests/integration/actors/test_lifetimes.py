@@ -332,7 +332,7 @@ def test_being_at_capacity_is_a_retryable_failure(make_world: Any) -> None:
     exchange = first.asks("hello")
     second.send("me too")
     error = second.rest(Error)
-    assert "1 model requests are in flight" in error.message
+    assert "1 model requests in flight" in error.message
     exchange.say("hi")
     first.rest(Idle)
     second.turn("now?", "yes")

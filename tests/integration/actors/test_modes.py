@@ -280,7 +280,7 @@ def test_a_mode_that_cannot_be_kept_is_refused_with_the_reason(world: World) -> 
     talk = world.create()
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         talk.ask(SetModeCommand(RESTRICTED))
-    assert str(refusal.value).startswith("restricted mode is not supported here: tests run no processes in /")
+    assert str(refusal.value).startswith("restricted mode is not supported on this server: tests run no processes in /")
     assert talk.record.mode is UNRESTRICTED
 
 
@@ -323,7 +323,7 @@ def test_a_request_for_a_mode_that_cannot_be_kept_is_refused_before_a_person_is_
     exchange = talk.exchange()
     assert talk.found(ApprovalRequested) == []
     (refusal,) = exchange.request.turns[-1].content
-    assert "The workspace mode is not available: it holds the token. The mode is still restricted." in refusal.output
+    assert "Workspace mode is not available: it holds the token. The mode is still restricted." in refusal.output
     exchange.say("done")
     talk.rest(Idle)
 

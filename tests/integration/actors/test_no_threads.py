@@ -1,4 +1,4 @@
-"""A machine that can start no more threads: calls are refused as that, and cancels still get through."""
+"""A machine that cannot start any more threads: calls are refused as that, and cancels still get through."""
 
 import threading
 from typing import Any
@@ -38,7 +38,7 @@ def test_a_new_conversation_is_refused_as_what_it_is(
     world = make_world()
     _fill(strangers, monkeypatch)
     asked = world.supervisor.create(CreateConversationCommand(principal="p", working_directory="/"))
-    assert exhausted_resource(asked.exception(PATIENCE)).startswith("this server can start no more threads")
+    assert exhausted_resource(asked.exception(PATIENCE)).startswith("this server cannot start any more threads")
 
 
 def test_a_request_that_gets_no_thread_is_tried_again_and_then_says_why(
@@ -50,7 +50,7 @@ def test_a_request_that_gets_no_thread_is_tried_again_and_then_says_why(
     talk.send("hello")
     state = talk.rest(Error)
     assert state.error_kind is ErrorKind.RESOURCE_EXHAUSTED
-    assert "Failed after 3 attempts: This server can start no more threads" in state.message
+    assert "Failed after 3 attempts: This server cannot start any more threads" in state.message
     monkeypatch.undo()
     talk.send("again")
     world.model.exchanges.get(timeout=PATIENCE).say("fine")

@@ -184,8 +184,8 @@ def test_what_the_model_cannot_do_is_refused_and_changes_nothing(world: World) -
     with pytest.raises(Rejected) as refusal:
         talk.send("hello", generation=LONG)
     assert str(refusal.value) == (
-        "generation.reasoning_effort: scripted offers low, high; "
-        "generation.max_output_tokens: scripted takes 8000 tokens at most"
+        "generation.reasoning_effort: scripted supports only low, high; "
+        "generation.max_output_tokens: scripted allows at most 8000 tokens"
     )
     assert (talk.record.profile, talk.record.state) == (Profile(), Idle())
 
@@ -219,14 +219,14 @@ def test_a_run_without_a_fitting_value_fails_and_says_why(world: World) -> None:
         talk.exchange().say("Seven.")
     failed = talk.rest(Error)
     assert failed.error_kind is ErrorKind.OUTPUT_INVALID
-    assert "it is not JSON" in failed.message
+    assert "it is not valid JSON" in failed.message
 
 
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
         ('{"type":"nonsense"}', "nonsense"),
-        ('{"$ref":"https://example.com/s"}', "can only name a place in the schema itself"),
+        ('{"$ref":"https://example.com/s"}', "must point to a place within the schema itself"),
         ('{"description":"' + "x" * 65_536 + '"}', "65536 bytes"),
     ],
 )

@@ -123,7 +123,7 @@ def test_an_aside_has_its_time(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_bug_in_the_small_model_is_no_bug_of_the_tool(talk: Talk) -> None:
     asked(talk).crash()
-    assert result(talk) == "unanswered: Bedrock itself failed"
+    assert result(talk) == "unanswered: internal error; see the server log"
 
 
 @pytest.mark.parametrize("answer", [{"refusal": True}, {}])
@@ -136,7 +136,7 @@ def test_an_answer_that_says_nothing_is_none(talk: Talk, answer: dict[str, Any])
 def test_what_is_too_long_is_not_asked(talk: Talk, sift: Sift, small: ScriptedModel) -> None:
     sift.aside = ports.SideQuery(ports.Purpose.EXCERPTS, "Pick.", "x" * MAX_BYTES, 500)
     talk.asks("look").call(CALL)
-    assert result(talk) == "unanswered: it is too long for the small model"
+    assert result(talk) == "unanswered: the text is too long for the small model"
     assert small.asked == 0
 
 
@@ -152,7 +152,7 @@ def test_an_aside_takes_the_place_of_a_request(narrow: World) -> None:
     talk, other = narrow.create(), narrow.create()
     aside = asked(talk)
     other.send("me too")
-    assert "1 model requests are in flight" in other.rest(Error).message
+    assert "1 model requests in flight" in other.rest(Error).message
     aside.say("this")
     talk.answer("Done.")
     other.turn("now?", "Done.")
@@ -169,7 +169,7 @@ def test_where_there_is_no_place_an_aside_is_not_asked(narrow: World, small: Scr
     first.say("Done.")
     other.rest(Idle)
     assert small.asked == 0
-    assert "unanswered: 1 model requests are in flight on this server, its limit" in talk.texts()
+    assert "unanswered: this server has reached its limit of 1 model requests in flight" in talk.texts()
 
 
 def test_without_a_small_model_there_is_no_answer(make_world: Callable[..., World]) -> None:

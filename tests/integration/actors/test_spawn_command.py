@@ -80,12 +80,12 @@ def test_what_a_task_leaves_open_is_that_of_the_conversation(family: World, tmp_
 @pytest.mark.parametrize(
     ("task", "field", "text"),
     [
-        (SpawnSubAgentsTask(" "), "tasks[1].task", "it is empty"),
-        (SpawnSubAgentsTask("x", max_turns=101), "tasks[1].max_turns", "it must be 1 to 100"),
-        (SpawnSubAgentsTask("x", max_turns=-1), "tasks[1].max_turns", "it must be 1 to 100"),
-        (SpawnSubAgentsTask("x", timeout_ms=999), "tasks[1].timeout", "it must be 1 to 7,200 seconds"),
+        (SpawnSubAgentsTask(" "), "tasks[1].task", "must not be empty"),
+        (SpawnSubAgentsTask("x", max_turns=101), "tasks[1].max_turns", "must be 1 to 100"),
+        (SpawnSubAgentsTask("x", max_turns=-1), "tasks[1].max_turns", "must be 1 to 100"),
+        (SpawnSubAgentsTask("x", timeout_ms=999), "tasks[1].timeout", "must be 1 to 7,200 seconds"),
         (SpawnSubAgentsTask("x", read_first=("gone",)), "tasks[1].read_first[0]", "Cannot read gone: no such file."),
-        (SpawnSubAgentsTask("x", read_first=("a",) * 11), "tasks[1].read_first", "10 files at most"),
+        (SpawnSubAgentsTask("x", read_first=("a",) * 11), "tasks[1].read_first", "must name at most 10 files"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -136,13 +136,13 @@ def test_files_are_given_with_the_task_and_what_is_cut_is_said(family: World) ->
 
 def test_a_call_with_a_wrong_task_starts_nothing(family: World) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"task": "  "}, "`tasks[1].task`: it is empty"),
-        ({"task": "x" * 16_385}, "`tasks[1].task`: it is longer than 16,384 bytes"),
+        ({"task": "  "}, "`tasks[1].task`: must not be empty"),
+        ({"task": "x" * 16_385}, "`tasks[1].task`: must be at most 16,384 bytes"),
         ({"model": "gpt-9"}, "`tasks[1].model`: the model 'gpt-9' is not available; available models: scripted"),
         ({"cwd": "nowhere"}, "`tasks[1].cwd`: directory not found"),
         ({"mode": "unrestricted"}, "`tasks[1].mode`: sub-agents are always restricted"),
-        ({"max_turns": 101}, "`tasks[1].max_turns`: it must be 1 to 100"),
-        ({"timeout_seconds": 7_201}, "`tasks[1].timeout_seconds`: it must be 1 to 7,200 seconds"),
+        ({"max_turns": 101}, "`tasks[1].max_turns`: must be 1 to 100"),
+        ({"timeout_seconds": 7_201}, "`tasks[1].timeout_seconds`: must be 1 to 7,200 seconds"),
         ({"read_first": ["small", "gone"]}, "`tasks[1].read_first[1]`: Cannot read gone: no such file."),
     ]
     family.box.files = {"small": "     1\tone\n"}
@@ -160,7 +160,7 @@ def test_a_sub_agent_cannot_start_sub_agents(family: World) -> None:
     talk.send(tasks("nest it", max_turns=1))
     talk.rest(Idle)
     assert family.truth.children(f"{talk.id}-a1") == ()
-    refusal = "No sub-agent was started. `tasks`: sub-agents cannot be started here"
+    refusal = "No sub-agent was started. `tasks`: sub-agents cannot be started in this conversation"
     assert child(talk, 1).texts()[2] == refusal
 
 
@@ -178,7 +178,7 @@ def test_a_time_limit_holds_whatever_the_sub_agent_is_doing(make_world: Any, doi
     assert aggregate(talk)[0] == f'Task: "{doing}"\nTimed out: no result before the deadline{partial}'
     assert aggregate(talk)[1] == 'Task: "submit quick"\nResult: quick'
     failed = child(talk, 1).rest(Failed)
-    assert (failed.kind, failed.error) == (ErrorKind.CANCELLED, "cancelled before result submission: its time was up")
+    assert (failed.kind, failed.error) == (ErrorKind.CANCELLED, "cancelled before result submission: its time ran out")
     all_left(world)
     eventually(world.model.at_rest, "no request to a model left")
 
@@ -240,7 +240,7 @@ def test_the_number_of_running_sub_agents_is_limited_for_the_server(make_world: 
     other = world.create()
     other.send(tasks("submit d"))
     other.rest(Idle)
-    assert "could not be started: 2 sub-agents are running on this server" in aggregate(other)[0]
+    assert "could not be started: this server is already running its limit of 2 sub-agents" in aggregate(other)[0]
     for name in "ab":
         world.model.gates[name].set()
     talk.rest(Idle)

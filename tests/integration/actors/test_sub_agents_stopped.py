@@ -287,7 +287,7 @@ def test_an_actor_that_crashes_is_a_failed_sub_agent(family: World) -> None:
     strike(family, f"{talk.id}-a1")
     talk.rest(Idle)
     assert aggregate(talk) == [
-        'Task: "hang"\nFailed: Bedrock itself failed; see the server\'s log.',
+        'Task: "hang"\nFailed: Internal error; see the server log.',
         'Task: "submit 42"\nResult: 42',
     ]
     assert child(talk, 1).rest(Failed).kind is ErrorKind.UNKNOWN

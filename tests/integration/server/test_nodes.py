@@ -169,7 +169,7 @@ def test_reads_of_the_store_are_served_where_they_come(nodes: TwoNodes, author: 
 
 CREATE = v1.CreateConversationRequest(conversation=v1.Conversation(working_directory="/mnt/a/x"))
 FORK = v1.ForkConversationRequest(name=NAME)
-OFFLINE = Rejected(Reason.WORKSPACE_OFFLINE, "no running node has the workspace /mnt/a: start one")
+OFFLINE = Rejected(Reason.WORKSPACE_OFFLINE, "no running node has workspace /mnt/a: start one")
 
 
 @pytest.mark.parametrize(("method", "request_", "place"), [
@@ -356,10 +356,10 @@ def test_wrong_settings_are_told_before_anybody_calls(
         try:
             for _ in range(3):
                 loop.do(greets.greet())
-            eventually(lambda: "the node lost at 127.0.0.1:1 cannot be reached" in caplog.text, "it is told")
+            eventually(lambda: "node lost at 127.0.0.1:1 cannot be reached" in caplog.text, "it is told")
         finally:
             nodes.a.cluster.others = before
-    assert f"the node twin at {there} did not respond; another node responds at its cluster.address" in caplog.text
+    assert f"node twin at {there} did not respond; another node responds at its cluster.address" in caplog.text
 
 
 def test_a_node_that_has_just_joined_is_waited_for(
@@ -613,7 +613,7 @@ def test_nodes_with_different_tokens_say_so_and_serve_nothing_for_each_other(
         error = failed(nodes.a.stub, "SendMessage", HELLO)
         assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 1)
         assert nodes.b.asked == []
-    refusal = f"the node node-2 at {nodes.b.harness.address} rejects this node's token"
+    refusal = f"node node-2 at {nodes.b.harness.address} rejects this node's token"
     assert caplog.text.count(refusal) == 1, "however many calls were forwarded"
     assert "cluster.token_file" in caplog.text
     assert caplog.text.count("called as a node without the token in cluster.token_file") == 1

@@ -33,7 +33,7 @@ SKEWED = "three"
 """The node with a clock of its own."""
 DISK_MIB = 512
 DECLARED_DEAD = "another node declared"
-STORE_AWAY = ("StoreUnavailableError", "the database", "not stored yet; trying again")
+STORE_AWAY = ("StoreUnavailableError", "the database", "changes not stored yet; retrying")
 """What nodes log as faults while the database is away."""
 _OF_NAME = "SELECT max(incarnation) FROM nodes WHERE name = %s"
 _ALIVE = "SELECT count(*) FROM nodes WHERE incarnation = %s AND NOT dead"

@@ -187,7 +187,7 @@ def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
 
     harness.request(respond)
     (record,) = caplog.records
-    assert record.getMessage() == "an attempt of a model request failed"
+    assert record.getMessage() == "an attempt at a model request failed"
     assert vars(record).items() >= {"request": "r1", "attempt": 1, "outcome": "auth"}.items()
 
 

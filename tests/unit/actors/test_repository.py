@@ -435,6 +435,6 @@ def test_a_new_conversation_belongs_to_a_workspace_of_its_node_or_to_none() -> N
     assert label_of("/mnt/a/c", me, (me, other)) == A
     assert label_of("/srv", me, (me, other)) == ""
     assert label_of("/mnt/a/b", other, (me, other)) == B
-    with pytest.raises(Rejected, match="in the workspace /mnt/a/b of other nodes") as refused:
+    with pytest.raises(Rejected, match="into workspace /mnt/a/b of other nodes") as refused:
         label_of("/mnt/a/b/c", me, (me, other))
     assert refused.value.reason is Reason.WORKING_DIRECTORY_INVALID

@@ -107,7 +107,7 @@ def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
     ("text", "fault"),
     [
         ("[1", "Expecting"),
-        ("NaN", "NaN is not a number"),
+        ("NaN", "NaN is not a valid JSON number"),
         ('"\\ud800"', "surrogate"),
         ("[" * 100_000, "nested"),
         ("[" * 101 + "]" * 101, "nested"),
@@ -143,7 +143,7 @@ KINDS = [{"properties": {"kind": {"const": kind}, "of": {"$ref": "#/$defs/any"}}
         ({"allOf": [{"$ref": "#"}]}, "refers to itself"),
         ({"anyOf": [{"type": "null"}, {"not": {"$ref": "#"}}]}, "refers to itself"),
         ({"$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}, r"\$dynamicRef"),
-        ({"$defs": {"a": {"$anchor": "a"}}, "$ref": "#a"}, "a path in the schema itself"),
+        ({"$defs": {"a": {"$anchor": "a"}}, "$ref": "#a"}, "a path within the schema itself"),
         ({"patternProperties": {f"^k{n}[a-z]*$": {"type": "integer"} for n in range(1_000)}}, "more than 100 patterns"),
         ({"properties": {f"p{n}": {"pattern": "a"} for n in range(101)}}, "more than 100 patterns"),
         (
@@ -151,7 +151,7 @@ KINDS = [{"properties": {"kind": {"const": kind}, "of": {"$ref": "#/$defs/any"}}
             "more than 500 references",
         ),
         ({"properties": {"a": {"$id": "http://other/", "$ref": "#"}}}, "\\$id below"),
-        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "a path in the schema itself"),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "a path within the schema itself"),
         ({"properties": {f"p{n}": {"pattern": "\\w{1000}"} for n in range(100)}}, "regex"),
     ],
 )
@@ -286,10 +286,10 @@ def test_a_value_that_fits_is_kept_as_canonical_json(schema: dict[str, Any], tex
 @pytest.mark.parametrize(
     ("schema", "text", "problem"),
     [
-        (POINT, "Here it is: {}", "it is not JSON"),
+        (POINT, "Here it is: {}", "it is not valid JSON"),
         (POINT, "{}", '"x" is a required property'),
         (POINT, '{"x": -1}', "`x`: -1 is less than the minimum of 0"),
-        (POINT, '{"x": NaN}', "NaN is not a number in JSON"),
+        (POINT, '{"x": NaN}', "NaN is not a valid JSON number"),
         ({}, "[" * 25 + "]" * 25, "nested more than 24 levels"),
     ],
 )

@@ -116,14 +116,14 @@ def test_a_new_conversation_is_restricted_where_that_is_available(
 def test_a_restriction_that_cannot_be_kept_is_refused(services: Services) -> None:
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(services, sandbox=Sandbox("none")), mode=Mode.RESTRICTED)
-    assert str(refusal.value) == "restricted mode is not supported here: no Landlock here"
+    assert str(refusal.value) == "restricted mode is not supported on this server: no Landlock here"
 
 
 def test_a_workspace_that_cannot_be_kept_is_refused_with_the_reason(services: Services) -> None:
     sandbox = Sandbox("A")
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE)
-    assert str(refusal.value) == "workspace mode is not supported here: no broker for /tmp"
+    assert str(refusal.value) == "workspace mode is not supported on this server: no broker for /tmp"
     assert refusal.value.cause == "", "it is the machine that cannot"
     sandbox.report = msgspec.structs.replace(sandbox.report, workspace_available=True)
     assert born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE).mode is Mode.WORKSPACE
@@ -137,7 +137,7 @@ def test_a_restriction_that_is_switched_off_is_not_said_to_be_impossible(service
     sandbox.report = msgspec.structs.replace(sandbox.report, reason="the setting says so", by_setting=True)
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(services, sandbox=sandbox), mode=Mode.RESTRICTED)
-    assert str(refusal.value) == "restricted mode is not offered here: the setting says so"
+    assert str(refusal.value) == "restricted mode is not offered on this server: the setting says so"
 
 
 def test_a_successor_reads_its_directory_again(services: Services, tmp_path: Path) -> None:

@@ -631,11 +631,11 @@ async def test_an_image_is_attached_only_if_the_model_may_take_it(
     chat: Chat, fake: FakeBedrock, tmp_path: Path
 ) -> None:
     (tmp_path / "a.gif").write_bytes(b"GIF89a")
-    await chat.enters(f"/image {tmp_path}/a.gif", "not attached: the model demo takes no images")
+    await chat.enters(f"/image {tmp_path}/a.gif", "not attached: model demo does not accept images")
     assert "will be sent" not in chat.screen
     fake.models[0].images = fake.models[0].images_assumed = True
     await chat.enters(f"/image {tmp_path}/a.gif", "with your next message; demo may not take images")
-    refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "the model demo takes no images")
+    refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "model demo does not accept images")
     fake.refuse("SendMessage", refusal)
     await chat.enters("Look.", "· no image is attached now")
     fake.answers.append(says("Hello."))

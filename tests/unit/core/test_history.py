@@ -114,16 +114,16 @@ def test_every_kind_of_result_answers_a_call() -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (Script().user("hi").agent(1, call(1)).user("well?"), "message 3: a message of type user is before"),
-        (Script().user("hi").agent(1, call(1)).agent(2, Text("x")), "message 3: a message of type agent is before"),
-        (Script().user("hi").agent(1, call(1)).notice("m"), "message 3: a message of type system is before"),
-        (Script().user("hi").tool("t1"), "message 2: the result of t1 answers no call"),
-        (round_trip().tool("t1"), "message 6: the result of t1 answers an answered call"),
+        (Script().user("hi").agent(1, call(1)).user("well?"), "message 3: a message of type user precedes"),
+        (Script().user("hi").agent(1, call(1)).agent(2, Text("x")), "message 3: a message of type agent precedes"),
+        (Script().user("hi").agent(1, call(1)).notice("m"), "message 3: a message of type system precedes"),
+        (Script().user("hi").tool("t1"), "message 2: the result of t1 belongs to no call"),
+        (round_trip().tool("t1"), "message 6: the result of t1 belongs to an answered call"),
         (
             Script().user("hi").agent(1, call(1)).tool("t1", "t1"),
-            "message 3: the result of t1 answers an answered call",
+            "message 3: the result of t1 belongs to an answered call",
         ),
-        (Script().user("hi").agent(1, call(1), call(2)).tool("t2").tool("t1"), "t2 is before that of t1"),
+        (Script().user("hi").agent(1, call(1), call(2)).tool("t2").tool("t1"), "t2 precedes that of t1"),
         (round_trip().agent(5, call(1)).tool("t1"), "message 6: tool call id t1 was used before"),
         (Script().user("hi").agent(1, call(1), call(1)), "message 2: tool call id t1 was used before"),
         (Script().add(MessageType.USER, call(1)), "message 1: only agent messages hold tool calls, not user"),

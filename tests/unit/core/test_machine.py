@@ -565,7 +565,7 @@ def awaited(status: CallStatus) -> ClientToolCall:
 def test_a_log_that_begins_late_may_end_a_run_that_it_does_not_begin_but_once() -> None:
     whole, late = InvariantChecker("c"), InvariantChecker("c")
     late.begin_mid_log()
-    assert list(whole.check(STOP)) == ["run c:1 ended without having begun"]
+    assert list(whole.check(STOP)) == ["run c:1 ended but had not begun"]
     assert list(late.check(STOP)) == []
     assert list(late.check(STOP)) == ["run c:1 ended twice"]
 
@@ -588,7 +588,7 @@ def test_the_tokens_reported_last_are_those_of_the_state(used: int, total: Usage
 def test_a_wait_for_a_client_ends_once_and_only_if_it_began(end: CallStatus) -> None:
     whole, late = InvariantChecker("c"), InvariantChecker("c")
     late.begin_mid_log()
-    not_begun = [f"the wait for the result of t1 ended ({end.value}), but it had not begun"]
+    not_begun = [f"the wait for the result of t1 ended ({end.value}), but had not begun"]
     assert list(whole.check(awaited(end))) == not_begun
     assert list(late.check(awaited(end))) == []
     assert list(whole.check(awaited(CallStatus.PENDING))) == []
@@ -601,7 +601,7 @@ def test_a_wait_for_a_client_that_the_log_leaves_open_is_that_of_the_state() -> 
     audit = InvariantChecker("c")
     list(audit.check(awaited(CallStatus.PENDING)))
     waits = states.ToolExecuting(states.Ledger(), "t1", (), (), (FIND,), 1, deadline=9_000)
-    about = "calls that wait for a client"
+    about = "calls waiting for a client"
     assert not [text for text in audit.check_end(waits, Mode.UNRESTRICTED) if about in text]
     (found,) = [text for text in audit.check_end(states.Idle(), Mode.UNRESTRICTED) if about in text]
     assert found == f"{about}: the log leaves t1, the state has none"

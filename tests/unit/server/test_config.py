@@ -164,8 +164,8 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(file: Path) -
             f'[[listen]]\naddress = "[::]:2"\nclient_ca = "/b"\n{PAIR}',
             "listen: every client_ca must be the same",
         ),
-        (f'tls_certificate = "/c"\ntls_key = "/k"\n[[listen]]\naddress = "[::]:1"\n{PAIR}', "in tables [[listen]]"),
-        (f'[client_certificates]\n"dns:a" = "ada"\n{ADA}', "client_certificates: no [[listen]] has a client_ca"),
+        (f'tls_certificate = "/c"\ntls_key = "/k"\n[[listen]]\naddress = "[::]:1"\n{PAIR}', "in [[listen]] tables"),
+        (f'[client_certificates]\n"dns:a" = "ada"\n{ADA}', "client_certificates: requires a [[listen]] with client_ca"),
         (
             f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n[client_certificates]\n"dns:a" = "eve"\n{ADA}',
             "client_certificates: 'dns:a' is mapped to 'eve', which is not a principal; principals: ada",
@@ -403,7 +403,7 @@ def test_a_wrong_quota_is_named(file: Path, text: str, said: str) -> None:
 
 
 def test_a_missing_extra_is_named_also_if_the_package_of_its_module_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^otlp_endpoint: needs the extra `otel`"):
+    with pytest.raises(ConfigError, match=r"^otlp_endpoint: requires the extra `otel`"):
         Config(data_dir=tmp_path).check_extra("otlp_endpoint", "otel", "no_such_package.exporter.otlp")
 
 
@@ -503,11 +503,11 @@ ODD = "\udcff"
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("BEDROCK_DATABASE", f"postgresql://{ODD}", "must be UTF-8"),
-        ("BEDROCK_DEFAULT_MODEL", ODD, "must be UTF-8"),
-        ("BEDROCK_OTLP_ENDPOINT", f"http://{ODD}", "must be UTF-8"),
+        ("BEDROCK_DATABASE", f"postgresql://{ODD}", "must be valid UTF-8"),
+        ("BEDROCK_DEFAULT_MODEL", ODD, "must be valid UTF-8"),
+        ("BEDROCK_OTLP_ENDPOINT", f"http://{ODD}", "must be valid UTF-8"),
         ("BEDROCK_HTTP_LISTEN", f"{ODD}:80", "must be a port, host:port, or none"),
-        ("BEDROCK_LISTEN", f"{ODD}:80", "must be host:port, with port 0 for any free one, unix:/path, or none"),
+        ("BEDROCK_LISTEN", f"{ODD}:80", "must be host:port (port 0 for any free port), unix:/path, or none"),
         ("BEDROCK_HTTP_LISTEN", "a b:80", "must be a port, host:port, or none"),
     ],
 )

@@ -526,7 +526,7 @@ async def test_a_reason_is_shown_as_plain_text(reason: str, shown: str) -> None:
         ({}, "authorizer.class: required; must be package.module:Class"),
         ({"class": "os.path"}, "authorizer.class: must be package.module:Class"),
         ({"class": ".x:Y"}, "authorizer.class: must be package.module:Class"),
-        ({"class": "a:b", "timeout_seconds": 0}, "authorizer.timeout_seconds: must be more than 0, and at most 30"),
+        ({"class": "a:b", "timeout_seconds": 0}, "authorizer.timeout_seconds: must be greater than 0 and at most 30"),
         ({"class": "a:b", "options": 1}, "authorizer.options: must be a table"),
         ({"class": "a:b", "token": 1}, "authorizer.token: unknown; known keys: class, timeout_seconds, options"),
         (

@@ -196,7 +196,7 @@ async def _image(chat: ChatSession, path: str) -> None:
     model = await chat.model()
     name = one_line(model.name.removeprefix("models/"), 60) if model else ""
     if model is not None and not model.images:
-        chat.say(chat.paint.bad(f"✗ not attached: the model {name} takes no images (/model chooses another one)"))
+        chat.say(chat.paint.bad(f"✗ not attached: model {name} does not accept images (/model chooses another one)"))
         return
     chat.images.append(picture)
     count = len(chat.images)
