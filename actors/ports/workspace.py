@@ -97,7 +97,7 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class InvalidImageError(Exception):
-    """The image cannot be used; the message completes a sentence about it, for example "is damaged or cut off"."""
+    """The image cannot be used; the message completes a sentence about it, for example "is corrupt or truncated"."""
 
 
 class ImagesUnavailableError(Exception):

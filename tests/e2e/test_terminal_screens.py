@@ -152,7 +152,7 @@ def test_a_session_with_the_demo_model(
     terminal.until(lambda screen: shown("■ discarded before it began", "ended in")(screen) and at_rest(screen))
     terminal.keys("retry\r")
     terminal.until(shown("↻ attempt 2/3"))
-    terminal.until(lambda screen: shown("is in the", "history.")(screen) and at_rest(screen))
+    terminal.until(lambda screen: shown("and tried", "history.")(screen) and at_rest(screen))
     terminal.keys("one \\\rtwo\x1b\rthree\r")
     terminal.until(lambda screen: shown("> one", "  three", "You said")(screen) and at_rest(screen))
     terminal.keys("/mode unrestricted\r")

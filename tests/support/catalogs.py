@@ -35,7 +35,7 @@ class OneModelCatalog:
         pass
 
     def refusal(self, name: str) -> LlmFailure:
-        text = f"the model {name!r} is not available; available models: {self.default}"
+        text = f"model {name!r} is not available; available models: {self.default}"
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
 
     def small(self, name: str) -> Model | None:

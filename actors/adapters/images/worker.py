@@ -71,7 +71,7 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 -- decoders raise exceptions of any type
-        raise UnusableImageError("is damaged or cut off") from None
+        raise UnusableImageError("is corrupt or truncated") from None
     if turn in TURNS:
         view = view.transpose(TURNS[turn])
     media_type, written = encoded(view)
@@ -91,11 +91,11 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise UnusableImageError(too_many) from None
     except UnidentifiedImageError:
-        raise UnusableImageError("is not a PNG, JPEG, GIF or WebP image, or is damaged") from None
+        raise UnusableImageError("is not a PNG, JPEG, GIF or WebP image, or is corrupt") from None
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 -- decoders raise exceptions of any type
-        raise UnusableImageError("is damaged") from None
+        raise UnusableImageError("is corrupt") from None
     if image.width * image.height > max_pixels:
         raise UnusableImageError(too_many)
     return image

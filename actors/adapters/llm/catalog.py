@@ -169,13 +169,13 @@ class Catalog:
             shown = tuple(dict.fromkeys((*close, *offered)))[:_SHOWN]
         more = f" and {len(offered) - len(shown):,} more" if len(offered) > len(shown) else ""
         silent = [
-            f"; provider {server.provider.name} cannot be asked for its models ({server.failure}): "
-            f"if it serves this one, say so in its setting `models`"
+            f"; cannot list the models of provider {server.provider.name} ({server.failure}); "
+            f"if it serves this one, add it to the provider's `models` setting"
             for server in self._unreachable
         ]
         variables = " or ".join(f"{server.provider.name.upper()}_MODEL" for server in self._servers if server.refuted)
-        none = f"there is no default model: name one, or set {variables} for the server"
-        which = f"the model {name!r} is not available" if name else none
+        none = f"there is no default model; name one, or set {variables} for the server"
+        which = f"model {name!r} is not available" if name else none
         text = f"{which}; available models: {', '.join(shown)}{more}{''.join(silent)}"
         return LlmFailure(ErrorKind.NETWORK if self._unreachable else ErrorKind.INVALID_REQUEST, text)
 

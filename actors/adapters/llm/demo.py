@@ -110,32 +110,32 @@ HELP = """I am scripted, but what I do here is real: my tools run (or ask you fi
 can cancel me at any time. Type one of these:
   run <command>   run a command with the bash tool
   read <file>     read a file
-  search <words>  look for words; where much is found, a small model (scripted too) picks what matters
-  write <name>    write a file in the working directory; where the mode forbids that, I ask you first
+  search <words>  search for words; if there are many matches, a small model (also scripted) picks some
+  write <name>    write a file in the working directory; if the mode forbids that, I ask you first
   think           show reasoning before the answer
-  retry           let the first attempt fail, so that you see it tried again
-  count           a long, slow answer: cancel it
-  sleep           a long, slow command: cancel it
-{more}To talk to a real model set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own \
-(OPENAI_MODEL names its model), and start again."""
+  retry           make the first attempt fail, so that you see a retry
+  count           give a long, slow answer for you to cancel
+  sleep           run a long, slow command for you to cancel
+{more}To talk to a real model, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own \
+(with OPENAI_MODEL for its model), and restart."""
 
 _HELP_WITH = {
     "spawn_sub_agent": "  agents          start three sub-agents and collect their results\n",
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
-_HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
+_HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with yours: call {first} {{…}}
 I also call a tool of your program if your message contains all words of its name: {names}.
 """
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
-Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
+Let me look around first. I would like to list the files here; depending on the policy, you are asked first."""
 _LIST = "ls -A | head -n 20"
 _WRITTEN = "written by the demo model"
 _COUNT_TO = 60
 _TASKS = (
-    "Count what is in this directory: run sleep 1; ls -A | wc -l",
+    "Count the files in this directory: run sleep 1; ls -A | wc -l",
     "Find the largest file: run sleep 2; ls -S | head -n 1",
-    "See what the project is: read README.md",
+    "Find out what the project is: read README.md",
 )
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
@@ -173,7 +173,7 @@ def scene_for(request: ModelRequest) -> Scene:
         calls = tuple((tool.name, sample(tool.input_schema)) for tool in mine)
         return Scene("I am scripted, so I will use each of my tools once, with made-up input.", calls=calls)
     if found := _RESULTS.match(_end_of(last)):
-        return Scene(f"The sub-agents are done. They say:\n{found[1]}")
+        return Scene(f"The sub-agents are done. They reported:\n{found[1]}")
     # After the user has cancelled a tool call, the next message is a new request, not a comment on the call's result.
     ended = any(isinstance(result, ToolCancelled) for result in results)
     wanted = _wanted(said, request)
@@ -185,8 +185,8 @@ def scene_for(request: ModelRequest) -> Scene:
     if not any(turn.role == "assistant" for turn in request.turns):
         return using("bash", {"cmd": _LIST}, _GREETING, request)
     return Scene(
-        f'You said: "{shortened(said)}". A real model would have something to say to that; I only know my script. '
-        "Type help for what I can show, or set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL for a real model."
+        f'You said: "{shortened(said)}". A real model would have something to say to that; I only know my script. Type '
+        "help to see what I can show, or set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL for a real model."
     )
 
 
@@ -288,22 +288,22 @@ def _retry(_: re.Match[str], request: ModelRequest) -> Scene:
         return Scene(
             "This sentence is about to be thrown away, because",
             tempo=4,  # slow enough for a client to show some of the text before it is discarded
-            fails="demo: a staged failure; nothing is wrong, this shows how a failed attempt is tried again",
+            fails="demo: a staged failure; nothing is wrong, this shows how a failed attempt is retried",
         )
     return Scene(
         f"This is attempt {request.attempt}. The first one failed on purpose: its text was discarded, "
-        "Bedrock waited and asked again. Nothing of the failed attempt is in the history."
+        "and Bedrock waited and tried again. The failed attempt left nothing in the history."
     )
 
 
 def _count(_: re.Match[str], __: ModelRequest) -> Scene:
     numbers = " ".join(map(str, range(1, _COUNT_TO + 1)))
-    return Scene(f"I count to {_COUNT_TO}, slowly. Cancel me: {numbers}. Done.", tempo=10)
+    return Scene(f"I will count to {_COUNT_TO}, slowly. Cancel me: {numbers}. Done.", tempo=10)
 
 
 def _sleep(found: re.Match[str], request: ModelRequest) -> Scene:
     seconds = min(int(found[1] or 25), 600)
-    text = f"I will run a command that takes {seconds} seconds. Cancel it, and its whole process tree is gone at once."
+    text = f"I will run a command that takes {seconds} seconds. Cancel it, and its whole process tree is killed."
     arguments: dict[str, Any] = {"cmd": f"sleep {seconds}"}
     if seconds > _PATIENCE_SECONDS:
         arguments["wait_seconds"] = seconds + _PATIENCE_SECONDS
@@ -312,19 +312,19 @@ def _sleep(found: re.Match[str], request: ModelRequest) -> Scene:
 
 def _think(_: re.Match[str], __: ModelRequest) -> Scene:
     return Scene(
-        "That was reasoning: shown apart from the answer, and kept for the model that wrote it.",
+        "That was reasoning: it is shown apart from the answer, and kept for the model that wrote it.",
         reasoning="The user wants to see me think. I weigh nothing, since I am a script, but I do it step by step.",
     )
 
 
 def _agents(_: re.Match[str], request: ModelRequest) -> Scene:
     tasks = [{"task": task} for task in _TASKS]
-    text = "I will ask three sub-agents, in parallel. Each has a conversation of its own: watch them."
+    text = "I will start three sub-agents in parallel. Each has its own conversation, which you can watch."
     return using("spawn_sub_agent", {"tasks": tasks}, text, request)
 
 
 def _upgrade(said: re.Match[str], request: ModelRequest) -> Scene:
-    reason = "The demo shows how an agent asks for more rights. Deny it if you like."
+    reason = "This demo shows how an agent asks for more rights. You can deny it."
     mode = "workspace" if said[1].lower() == "workspace" else "unrestricted"
     asked = {"reason": reason, "mode": mode}
     return using("request_mode_upgrade", asked, f"I will ask you for {mode} mode.", request)
@@ -356,7 +356,7 @@ def _after_tools(results: list[ToolResult], said: str, request: ModelRequest) ->
     asked = [result for result in results if _name(calls, result) == _ASK]
     blocked = _blocked(request, calls)
     if not said and blocked and asked and not is_failed(asked[-1]):
-        return using(blocked.name, _arguments(blocked), "Thank you. Then once more:", request)
+        return using(blocked.name, _arguments(blocked), "Thank you. I will try again:", request)
     if not said and blocked and not asked and any(result.tool_use_id == blocked.id for result in results):
         return _ask_for_more(blocked, request)
     parts = [_report(_name(calls, result), result) for result in results]
@@ -417,7 +417,7 @@ def _summary(request: ModelRequest) -> Scene:
 
 def using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest) -> Scene:
     if not any(tool.name == name for tool in request.tools):
-        return Scene(f"I would use the tool {name} for that, but it is not offered here. Type help for more.")
+        return Scene(f"I would use the tool {name} for that, but it is not available here. Type help for more.")
     return Scene(text, calls=((name, arguments),))
 
 

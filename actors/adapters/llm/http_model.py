@@ -50,12 +50,12 @@ from actors.ports import (
 log = logging.getLogger(__name__)
 
 _WITHOUT_IMAGES = (
-    "Send a message to continue without them, since {name} now gets a placeholder instead; or choose another model. "
-    'With images = false in [models."{name}"] of the server\'s settings it gets none from the start.'
+    "Send a message to continue without them ({name} now gets placeholders instead), or choose another model. "
+    'To never send it images, set images = false in [models."{name}"] of the server\'s settings.'
 )
 
 _IMAGES_MAYBE_REFUSED = (
-    "It contained images, and {name} may not accept them; if it does not, set images = false in "
+    "The request contained images, and {name} may not accept them; if it does not, set images = false in "
     '[models."{name}"] of the server\'s settings.'
 )
 
@@ -277,14 +277,14 @@ class Server:
             self._requested_at = time.monotonic()
             self.names, self.failure, self._loaded = names or self.names, failure, loaded
             if failure:
-                log.info("provider %s does not list its models: %s", self.provider.name, failure)
+                log.info("cannot list the models of provider %s: %s", self.provider.name, failure)
 
     def _names(self, url: str, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
         if self.provider.discover == "never":
             return None, 'its settings say discover = "never"'
         try:
             status, body = self._fetch(url, LIST_TIMEOUTS, cancel)
-            return (None, f"it does not list its models (HTTP {status})") if body is None else (listed_in(body), "")
+            return (None, f"HTTP {status})") if body is None else (listed_in(body), "")
         except TransportError as failed:
             return None, failed.text
         except ModelFailedError as failed:
@@ -292,7 +292,7 @@ class Server:
         except ModelAbortedError:
             return None, "the request was cancelled"
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None, "its list of models cannot be parsed"
+            return None, "the response cannot be parsed"
 
     def _fetch(self, url: str, timeouts: Timeouts, cancel: CancelToken) -> tuple[int, bytes | None]:
         headers = self.client.keys.with_key(cancel).request_headers()
@@ -330,7 +330,7 @@ class Server:
         ):
             if not cancel.cancelled:
                 self._failed_at[model] = time.monotonic()
-                log.info("provider %s does not report its models' limits", self.provider.name)
+                log.info("cannot get model limits from provider %s; using defaults", self.provider.name)
         finally:
             with self._asking_guard:
                 self._asking.discard(model)

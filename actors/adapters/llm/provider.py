@@ -63,11 +63,11 @@ ONLY_MODEL = "default"
 # unreadable, or change the history that the model gets.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
-_Seconds = Annotated[float, Meta(gt=0, description="must be a number of seconds above 0")]
+_Seconds = Annotated[float, Meta(gt=0, description="must be a number of seconds greater than 0")]
 _Tokens = Annotated[int, Meta(ge=0, description="must be a whole number, 0 or more")]
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _KEY = re.compile("[!-~]+")
-NO_KEY = "contains blanks, line breaks or non-ASCII characters"
+NO_KEY = "contains whitespace or non-ASCII characters"
 _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
@@ -202,7 +202,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         url = urlsplit(self.base_url)
         self._check("base_url", not (url.username or url.password), "must not contain credentials; use api_key")
         self._check("base_url", not (url.query or url.fragment), "must not have a query or fragment")
-        self._check("auth", not self.auth or bool(HEADER.fullmatch(self.auth)), "must be bearer or a header name")
+        self._check("auth", not self.auth or bool(HEADER.fullmatch(self.auth)), 'must be "bearer" or a header name')
         ours = self.extra_body.keys() & OURS
         self._check("extra_body", not ours, f"must not contain {', '.join(sorted(ours))}")
         self._check("loaded_path", self.loaded_path[:1] in ("", "/"), "must begin with /")

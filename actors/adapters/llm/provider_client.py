@@ -281,7 +281,7 @@ def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
     """Log only the type and location of a bug, because the exception's text may contain secrets."""
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)
-    text = f"unexpected fault in the model adapter: {type(fault).__name__}"
+    text = f"unexpected error in the model adapter: {type(fault).__name__}"
     return provider_errors.failed_request(provider, ErrorKind.UNKNOWN, text)
 
 
@@ -380,7 +380,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
     except (OSError, ValueError, RuntimeError) as error:
         if text := exhausted_resource(error):
             return Secret(), resource_failure(text)
-        return Secret(), "cannot be started; check that its program exists, by its full path or on PATH"
+        return Secret(), "cannot be started; check that its program exists, on PATH or by its full path"
 
     def kill() -> None:
         with suppress(OSError):
@@ -405,7 +405,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
     if time.monotonic() - begun >= COMMAND_SECONDS:
         return Secret(), f"took longer than {COMMAND_SECONDS:g} s"
     if process.returncode:
-        return Secret(), f"ended with exit code {process.returncode}"
+        return Secret(), f"failed with exit code {process.returncode}"
     key = printed.decode("utf-8", "replace").strip()
     if key and not is_key(key):
         return Secret(), f"printed a key that {NO_KEY}"

@@ -104,9 +104,9 @@ _TRY_AGAIN_IN = re.compile(
 )
 # Advice for users, by kind of failure.
 _ADVICE = {
-    ErrorKind.NETWORK: "Check the network and {where} of provider {name}, then send a message.",
+    ErrorKind.NETWORK: "Check the network and {where} of provider {name}, then send a message to try again.",
     ErrorKind.RESPONSE_TOO_LARGE: "Ask for less in one answer: split a long text or file into several parts.",
-    ErrorKind.RATE_LIMIT: "Wait a while, then send a message, or choose another model.",
+    ErrorKind.RATE_LIMIT: "Wait a while, then send a message to try again, or choose another model.",
     ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
     ErrorKind.AUTH: "Check {key}.",
     ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider {name}.",
@@ -238,14 +238,14 @@ def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = Non
 def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
     """The error for a page or file instead of an answer. It is not retried, because some other server has answered."""
     what = redacted(stated, provider.secrets)[:_MAX_TYPE] if stated and not _ANSWER_TYPE.search(stated) else "a page"
-    text = f"{what} came instead of a stream; check the base_url of provider {provider.name}"
+    text = f"received {what} instead of a stream; check the base_url of provider {provider.name}"
     return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))
 
 
 def malformed_answer(provider: ProviderConfig, odd: Exception, usage: Usage | None = None) -> ModelFailedError:
     """The error for an answer that violates the protocol; not retried if the answer is valid JSON that does not fit."""
     if isinstance(odd, msgspec.ValidationError):
-        return failed_request(provider, ErrorKind.INVALID_REQUEST, f"the answer cannot be read: {odd}", usage)
+        return failed_request(provider, ErrorKind.INVALID_REQUEST, f"the answer cannot be parsed: {odd}", usage)
     return broken_answer(provider, "the answer is malformed", usage)
 
 
@@ -298,12 +298,14 @@ def _failure(provider: ProviderConfig, error_body: ErrorBody, status: int, label
     tail = _tail(provider, error_body.said)
     whose = f"{provider.name} ({label})"
     if _is_too_long(error_body, status):
-        text = f"The conversation no longer fits the model of {whose}{tail}"
+        text = f"The conversation is too long for the model of {whose}{tail}"
         return _advised(provider, ErrorKind.CONTEXT_EXHAUSTED, text)
     if _is_filtered(error_body, status):
         return _content_filter(provider, tail)
     if status in (400, 429) and _TOO_MUCH_TEXT.search(error_body.said):
-        text = f"The request is more than a minute's allowance at {whose}{tail} Raise it, or choose another model."
+        text = (
+            f"The request exceeds the per-minute token limit of {whose}{tail} Raise the limit, or choose another model."
+        )
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
     if final or _is_quota(error_body, status):
         text = f"The account at {whose} has no quota left{tail} Add credit or raise its limit, then send a message."

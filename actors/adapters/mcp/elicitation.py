@@ -94,7 +94,7 @@ async def ask_person(
     from mcp_types import ElicitResult  # noqa: PLC0415 -- any open connection has loaded this module
 
     if call is None:
-        return _refusal("a person can be asked only while a tool of this server is running")
+        return _refusal("a person can be asked questions only while a tool of this server is running")
     try:
         waiting = call.ask(question_of(server, params))
     except (RefusedQuestionError, TooManyQuestionsError) as refused:
@@ -122,7 +122,7 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
     if params.mode == "url":
         url = params.url
         if len(url) > URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
-            raise RefusedQuestionError(f"the URL must be at most {URL_CHARACTERS} printable ASCII characters")
+            raise RefusedQuestionError(f"the URL must consist of at most {URL_CHARACTERS} printable ASCII characters")
         if "\\" in url:  # browsers treat a backslash as a slash and may visit a host other than the one shown
             raise RefusedQuestionError("the URL must not contain a backslash")
         if fault := url_fault(url):
@@ -143,7 +143,7 @@ def form_of(given: Mapping[str, Any]) -> str:
         raise RefusedQuestionError(f"a form may have at most {MAX_FIELDS} fields")
     required = given.get("required", [])
     if not _is_list_of_texts(required) or any(name not in properties for name in required):
-        raise RefusedQuestionError("required must be a list of names of properties")
+        raise RefusedQuestionError("required must be a list of property names")
     schema = {
         "type": "object",
         "properties": {name: _field(name, field) for name, field in properties.items()},
@@ -181,7 +181,7 @@ def _field(name: str, given: Any) -> dict[str, Any]:
     texts = (*(field.get(key, "") for key in ("title", "description")),)
     lists = (*(field.get(key, []) for key in ("enum", "enumNames")),)
     if not all(isinstance(text, str) for text in texts) or not all(map(_is_list_of_texts, lists)):
-        raise RefusedQuestionError(f"the field {name!r} has a title, description, choice or name that is not a string")
+        raise RefusedQuestionError(f"the field {name!r} has a title, description or choice that is not a string")
     return field
 
 
@@ -190,7 +190,7 @@ def _choices(name: str, given: Any) -> dict[str, Any]:
         return {"type": "string", "enum": given["enum"]}
     if isinstance(given, dict) and "anyOf" in given:
         return {"anyOf": _titled(name, given["anyOf"])}
-    raise RefusedQuestionError(f"the field {name!r} is a list, but not a list of choices")
+    raise RefusedQuestionError(f"the field {name!r} is an array, but its items are not choices")
 
 
 def _titled(name: str, given: Any) -> list[dict[str, str]]:
@@ -198,7 +198,7 @@ def _titled(name: str, given: Any) -> list[dict[str, str]]:
         choices = [{key: each[key] for key in ("const", "title") if key in each} for each in given]
         if all("const" in each and _is_list_of_texts([*each.values()]) for each in choices):
             return choices
-    raise RefusedQuestionError(f"the choices of the field {name!r} must each have a const, and may have a title")
+    raise RefusedQuestionError(f"the choices of the field {name!r} must each have a const and, optionally, a title")
 
 
 def _is_list_of_texts(value: Any) -> bool:

@@ -36,8 +36,8 @@ REQUEST_SECONDS = 10.0
 LINE_BYTES = 16 << 10
 
 _DONE = "You are logged in. You can close this page."
-_REFUSED = "The login was refused. The reason is in the terminal."
-_UNKNOWN = "This does not belong to the login in progress."
+_REFUSED = "The login was refused. See the terminal for the reason."
+_UNKNOWN = "This page does not belong to the login in progress."
 
 
 class LoginError(Exception):
@@ -265,7 +265,7 @@ async def log_in(
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise LoginError(f"a request failed: {error or type(error).__name__}") from None
     except OSError as error:
-        raise LoginError(f"cannot listen for the browser: {error.strerror}") from None
+        raise LoginError(f"cannot listen for the browser's redirect: {error.strerror}") from None
 
 
 async def _bound(response: httpx2.Response) -> None:
@@ -328,7 +328,7 @@ class _Provider(OAuthClientProvider):
     def _check_endpoint(self, url: str) -> None:
         if not self._is_safe(url):
             shown = urlsplit(url)._replace(query="", fragment="").geturl()
-            raise LoginError(f"{shown} must be an https URL, and not on this machine")
+            raise LoginError(f"{shown} must be an https URL that is not on this machine")
 
     async def _initialize(self) -> None:
         if self._settings.client_id:
@@ -361,7 +361,7 @@ class _Provider(OAuthClientProvider):
         for each in advertised:
             if issuers_match(each, wanted):
                 return each
-        raise LoginError(f"the server names an authorization server other than {wanted}: {advertised[0]}")
+        raise LoginError(f"the server names the authorization server {advertised[0]}, not {wanted}")
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
         """Check the authorization server's URLs, then let the library send the user there. Raises LoginError."""
@@ -408,9 +408,9 @@ class _Provider(OAuthClientProvider):
         """
         context = self.context
         if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
-            raise LoginError(f"the server does not ask for a login: it answered HTTP {status}")
+            raise LoginError(f"the server does not ask for a login (HTTP {status})")
         if status in {401, 403}:
-            raise LoginError(f"the server refuses this login: it answered HTTP {status}")
+            raise LoginError(f"the server refused this login (HTTP {status})")
         revocation = str(context.oauth_metadata.revocation_endpoint or "")
         empty = McpLogin(
             id=secrets.token_hex(8),
@@ -464,7 +464,7 @@ async def renewed(login: McpLogin) -> McpLogin:
         if status in _REFUSALS:
             raise RenewalRefusedError
         if status != httpx2.codes.OK:
-            raise RenewalFailedError(f"its authorization server answered HTTP {status}")
+            raise RenewalFailedError(f"its authorization server responded with HTTP {status}")
         return with_tokens(login, OAuthToken.model_validate_json(body))
     except (OAuthTokenError, ValidationError, TokenAnswerError):
         raise RenewalFailedError("its authorization server returned no token") from None

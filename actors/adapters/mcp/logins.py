@@ -96,7 +96,7 @@ class LoginTokens:
             try:
                 found = await self._blocking(self._stored.read)
             except McpLoginsError as error:
-                log.warning("cannot read MCP logins again, so the earlier ones are used: %s", error)
+                log.warning("cannot reload MCP logins; using the earlier ones: %s", error)
                 self._fault = str(error)
                 return
             self._fault = ""
@@ -137,9 +137,9 @@ class LoginTokens:
             if login.refresh_token:
                 after = await renewed(login)
         except RenewalRefusedError:
-            log.warning("MCP server %s: the login has expired; run bedrock mcp login %s", name, name)
+            log.warning("the login to MCP server %s has expired; run bedrock mcp login %s", name, name)
         except RenewalFailedError as error:
-            log.warning("MCP server %s: the login could not be renewed: %s", name, error)
+            log.warning("cannot renew the login to MCP server %s: %s", name, error)
             self._failed[name] = time.monotonic(), str(error)
             return
         self._failed.pop(name, None)
@@ -161,7 +161,7 @@ class LoginTokens:
             if now is not None and now.id != login.id:  # another login was stored just before
                 return False
             if name not in self._unsaved:
-                log.error("cannot save a renewed MCP login, will try again: %s", error)
+                log.error("cannot save a renewed MCP login; will try again: %s", error)
             self._unsaved[name] = spent
             if after is not None:
                 self._logins[name] = after

@@ -287,7 +287,7 @@ def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromCl
 def _allowed(where: str, url: str) -> str:
     fault = url_fault(url)
     if not fault and (urlsplit(url).path not in {"", "/"} or "?" in url or "#" in url):
-        fault = "must end with the host or the port: all paths are allowed"
+        fault = "must end with the host or port, because all its paths are allowed"
     if fault:
         raise ValueError(f"{where}: {fault}")
     return origin_of(url)
@@ -297,7 +297,7 @@ def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[st
     secret = read(_Secret, where, given)
     origin = _allowed(f"{where}.url", secret.url)
     if origin not in origins:
-        raise ValueError(f"{where}.url: is not among {SETTING}.urls")
+        raise ValueError(f"{where}.url: must be one of the URLs in {SETTING}.urls")
     return BoundSecret(value_of(f"{where}.value", secret.value, environ), origin)
 
 

@@ -38,8 +38,8 @@ PAUSE_SECONDS = 5.0
 # Above this number, the servers of the oldest conversation without an open connection are forgotten until its next run.
 MAX_CONVERSATIONS = 1_000
 
-RESTARTED = "(The MCP server has restarted since the last call: its state in memory is lost.)"
-NEW_SESSION = "(This is a new session with the MCP server: the state of the previous session is lost.)"
+RESTARTED = "(The MCP server has restarted since the last call; its state in memory is lost.)"
+NEW_SESSION = "(This is a new session with the MCP server; the state of the previous session is lost.)"
 
 
 class McpServerHub:
@@ -253,8 +253,8 @@ class McpServerHub:
                 session.note = (NEW_SESSION if server.url else RESTARTED) if lost else ""
         if not server.url and wider(session.mode, context.mode):
             raise ServerError(
-                f"The MCP server {server.name} runs with more rights than {context.mode} mode gives. It is started"
-                " again in this mode when the next message begins a run."
+                f"The MCP server {server.name} runs with more rights than {context.mode} mode gives. It is"
+                " restarted in this mode when the next message begins a run."
             )
         return session
 
@@ -292,7 +292,7 @@ class McpServerHub:
                 logins=self._logins,
             )
         except RuntimeError as error:
-            raise ServerError(f"The MCP server {server.name} cannot be reached now: {error}.") from None
+            raise ServerError(f"The MCP server {server.name} is currently unreachable: {error}.") from None
         self._sessions[conversation_id, server.name] = session
         if shared and key not in self._tools:
             self._states[key] = McpState.CONNECTING, ""
@@ -447,8 +447,8 @@ class McpTool:
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""
         return (
-            f"Not run: in {mode} mode, tools of {'URLs' if server.url else 'MCP servers'} run only if configured as "
-            "read-only. If the task needs this one, call request_mode_upgrade and say why."
+            f"Not run: in {mode} mode, tools of MCP servers{' at a URL' if server.url else ''} run only if configured "
+            "as read-only. If the task needs this one, call request_mode_upgrade and say why."
         )
 
 

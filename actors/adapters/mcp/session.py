@@ -252,11 +252,11 @@ class McpSession:
             self._become(McpState.READY)
             await self._until_over()
             if not self._stopping:
-                why = "it ended the connection"
+                why = "it closed the connection"
         except asyncio.CancelledError:  # `stop` was called while connecting, or the loop is closed
             why = ""
         except TimeoutError:
-            why = f"it did not answer within {self.server.connect_seconds:g} s"
+            why = f"it did not respond within {self.server.connect_seconds:g} s"
         except Exception as error:  # noqa: BLE001 -- whatever a library raises, the server cannot be used
             why = reason_of(error)
         finally:
@@ -338,7 +338,7 @@ class McpSession:
         try:
             self._process = self._sandbox.start(launch, self._hear)
         except (ProcessStartError, SandboxUnavailableError) as error:
-            raise ServerError(f"{launch.argv[0]} was not started: {error}") from None
+            raise ServerError(f"{launch.argv[0]} could not be started: {error}") from None
         if self._killing:
             self._process.kill()
 
@@ -379,7 +379,11 @@ class McpSession:
         try:
             self.tools, self.left_out = await tools.tools_of(client, self.server)
         except Exception as error:  # noqa: BLE001 -- after any error, the earlier list stays
-            log.warning("MCP server %s: its tools could not be listed again: %s", self.server.name, reason_of(error))
+            log.warning(
+                "cannot refresh the tools of MCP server %s; keeping the earlier list: %s",
+                self.server.name,
+                reason_of(error),
+            )
         else:
             self._changed(self)
 
@@ -402,7 +406,7 @@ class McpSession:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
         except BaseException as error:  # noqa: BLE001 -- the connection has ended in any case
-            log.debug("MCP server %s: its connection was not closed cleanly: %s", self.server.name, error)
+            log.debug("the connection to MCP server %s was not closed cleanly: %s", self.server.name, error)
         process, self._process = self._process, None
         if process is None:
             return
@@ -421,8 +425,8 @@ class McpSession:
             why = f"{why} ({words})" if self.server.url else f"{why}; its last output: {last_words(words)}"
         if self._cannot_download():
             why += (
-                f"; in {self.mode} mode {self.server.command[0]} has neither network nor its cache; install the server,"
-                " and name its own program as the command"
+                f"; in {self.mode} mode {self.server.command[0]} has neither network access nor its cache; install the"
+                " server, and set its own program as the command"
             )
         for secret in self.server.secrets:
             why = why.replace(secret, "***")
@@ -470,7 +474,7 @@ class McpSession:
                 return await client.call_tool(tool, own, beyond, show, meta=meta)
         except TimeoutError:
             raise ServerError(
-                f"The MCP server {self.server.name} did not answer within {self.server.call_seconds:g} s."
+                f"The MCP server {self.server.name} did not respond within {self.server.call_seconds:g} s."
             ) from None
         except MCPError as error:
             if self._needs_login:
@@ -478,7 +482,7 @@ class McpSession:
             if error.code == FORGOTTEN_SESSION:
                 self._stopping = True
                 await self._end()
-                raise SessionForgottenError(f"The MCP server {self.server.name} does not keep its sessions.") from None
+                raise SessionForgottenError(f"The MCP server {self.server.name} keeps losing its sessions.") from None
             raise ServerError(f"The call to the MCP server {self.server.name} failed: {reason_of(error)}") from None
         except Exception as error:  # noqa: BLE001 -- for example, the server's answer is invalid
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None

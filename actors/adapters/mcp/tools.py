@@ -112,13 +112,13 @@ async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, .
             try:
                 spec, size = _spec(server, tool)
                 if spec.name in found:
-                    raise _NotOfferedError("the server has another tool of this name")
+                    raise _NotOfferedError("the server has another tool with this name")
                 if len(found) == MAX_TOOLS or size > left:
-                    raise _NotOfferedError("the server has too many tools, or they are too large")
+                    raise _NotOfferedError("the server has too many tools, or they are too large in total")
             except _NotOfferedError as why:
                 if len(left_out) < MAX_LEFT_OUT:
                     left_out.append(McpToolLeftOut(_cleaned(tool.name)[:NAME_CHARACTERS], str(why)))
-                    log.warning("MCP server %s: its tool %.100r is not offered: %s", server.name, tool.name, why)
+                    log.warning("MCP server %s: not offering tool %.100r: %s", server.name, tool.name, why)
             else:
                 found[spec.name] = spec
                 left -= size
@@ -128,7 +128,7 @@ async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, .
             break
     if cursor:
         left_out.append(
-            McpToolLeftOut("further tools", f"at most {MAX_TOOLS} tools, of {MAX_PAGES} pages, are offered")
+            McpToolLeftOut("further tools", f"at most {MAX_TOOLS} tools from {MAX_PAGES} pages are offered")
         )
     return tuple(found.values()), tuple(left_out)
 
@@ -172,11 +172,11 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
 def _renamed(schema: dict[str, Any]) -> dict[str, Any]:
     names = {own: encoded(own) for own in schema.get("properties", ())}
     if any(not 0 < len(name) <= NAME_CHARACTERS for name in names.values()):
-        raise _NotOfferedError("a parameter has a name that is empty, or too long for providers")
+        raise _NotOfferedError("a parameter has a name that is empty or too long for providers")
     if all(name == own for own, name in names.items()):
         return schema
     if schema.keys() - _MAPPABLE or any(each == "#" or "/properties" in each for each in _references(schema)):
-        raise _NotOfferedError("a parameter has a name that providers do not accept, and cannot be renamed")
+        raise _NotOfferedError("a parameter has a name that providers do not accept, and it cannot be renamed")
     properties = {names[own]: inner for own, inner in schema["properties"].items()}
     required = {"required": [*map(encoded, schema["required"])]} if "required" in schema else {}
     return {**schema, "properties": properties, **required}
@@ -239,13 +239,13 @@ def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note
                 else:
                     images.append(kept)
             case AudioContent(mime_type=kind):
-                texts.append(f"(Audio of type {kind} was left out.)")
+                texts.append(f"(Audio of type {kind} was omitted.)")
             case ResourceLink(uri=uri, name=name):
-                texts.append(f"(The resource {name}: {uri})")
+                texts.append(f"(Resource {name}: {uri})")
             case EmbeddedResource():
                 texts.append(_resource(part.resource))
     if seen > MAX_IMAGES:
-        texts.append(f"(Further images were left out, {seen - MAX_IMAGES:,} of {seen:,}: the limit is {MAX_IMAGES}.)")
+        texts.append(f"({seen - MAX_IMAGES:,} of {seen:,} images were omitted: the limit is {MAX_IMAGES}.)")
     display = ""
     if result.structured_content is not None:
         if not any(isinstance(part, TextContent) for part in result.content):
@@ -267,11 +267,11 @@ def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
     try:
         return keep_image(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError):
-        return "(An image was left out: it is not valid base64.)"
+        return "(An image was omitted: it is not valid base64.)"
     except InvalidImageError as invalid:
-        return f"(An image was left out: it {invalid}.)"
+        return f"(An image was omitted: it {invalid}.)"
     except ImagesUnavailableError as unavailable:
-        return f"(An image was left out: {unavailable}.)"
+        return f"(An image was omitted: {unavailable}.)"
 
 
 def _cut(text: str) -> str:
@@ -279,7 +279,7 @@ def _cut(text: str) -> str:
     if over <= 0:
         return text
     half = TEXT_CHARACTERS // 2
-    return f"{text[:half]}\n[… {over:,} characters left out …]\n{text[-half:]}"
+    return f"{text[:half]}\n[… {over:,} characters omitted …]\n{text[-half:]}"
 
 
 def _well_formed(text: str) -> str:

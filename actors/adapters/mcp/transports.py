@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def check_uncompressed(response: httpx2.Response) -> None:
     """Raise httpx2.DecodingError if a response is compressed, because its uncompressed size could not be limited."""
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("it compresses its answers, which was not requested")
+        raise httpx2.DecodingError("it compresses its responses, which was not requested")
 
 
 def bound_body(response: httpx2.Response, most: int) -> None:
@@ -186,7 +186,7 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
         waiting += rest
         if len(waiting) > LINE_BYTES:
             if refusal := _answer_error(
-                bytes(waiting[:ID_WITHIN]), f"its answer is larger than {LINE_BYTES >> 20} MiB"
+                bytes(waiting[:ID_WITHIN]), f"its response is larger than {LINE_BYTES >> 20} MiB"
             ):
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await arriving.send(refusal)
@@ -222,7 +222,7 @@ def _unreadable(line: bytes) -> SessionMessage | None:
 
     The id is looked for near the beginning and the end.
     """
-    return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is not valid JSON-RPC")
+    return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its response is not valid JSON-RPC")
 
 
 def _answer_error(ends: bytes, why: str) -> SessionMessage | None:

@@ -104,7 +104,7 @@ def test_a_wrong_field_is_named_and_nothing_is_started(
         (
             SpawnSubAgentsTask("x", model="gpt-9"),
             Reason.MODEL_UNAVAILABLE,
-            "tasks[1].model: the model 'gpt-9' is not available",
+            "tasks[1].model: model 'gpt-9' is not available",
         ),
         (
             SpawnSubAgentsTask("x", working_directory="tmp"),

@@ -138,7 +138,7 @@ def test_a_call_with_a_wrong_task_starts_nothing(family: World) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"task": "  "}, "`tasks[1].task`: must not be empty"),
         ({"task": "x" * 16_385}, "`tasks[1].task`: must be at most 16,384 bytes"),
-        ({"model": "gpt-9"}, "`tasks[1].model`: the model 'gpt-9' is not available; available models: scripted"),
+        ({"model": "gpt-9"}, "`tasks[1].model`: model 'gpt-9' is not available; available models: scripted"),
         ({"cwd": "nowhere"}, "`tasks[1].cwd`: directory not found"),
         ({"mode": "unrestricted"}, "`tasks[1].mode`: sub-agents are always restricted"),
         ({"max_turns": 101}, "`tasks[1].max_turns`: must be 1 to 100"),

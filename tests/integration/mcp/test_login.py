@@ -249,7 +249,7 @@ def test_what_the_settings_name_is_used_and_nothing_else(fake: LoginServer) -> N
     login = logged_in(fake, **mine)
     assert (login.client_id, login.client_secret, login.client_authentication) == ("mine", "pw", "client_secret_basic")
     assert [path for path, _ in fake.seen] == ["/token"], "nothing is registered"
-    with pytest.raises(LoginError, match="names an authorization server other than"):
+    with pytest.raises(LoginError, match="names the authorization server"):
         logged_in(fake, issuer="https://auth.test")
     assert len(fake.seen) == 1
 
@@ -338,8 +338,8 @@ def test_a_login_that_has_ended_fails_its_call_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("ways", "why"),
     [
-        (Ways(token_status=503), "its authorization server answered HTTP 503"),
-        (Ways(token_status=307), "its authorization server answered HTTP 307"),
+        (Ways(token_status=503), "its authorization server responded with HTTP 503"),
+        (Ways(token_status=307), "its authorization server responded with HTTP 307"),
         (Ways(tokens={"access_token": "a b"}), "its authorization server returned no token"),
         (
             Ways(tokens={"scope": "x" * (1 << 20)}),

@@ -237,18 +237,18 @@ def test_an_older_or_odd_schema_is_mapped_to_one_that_providers_accept(
 
 LEFT_OUT = {
     "is too long": (tool("n" * 60), "its full name would have more than 64 characters"),
-    "is twice there": (tool("before"), "the server has another tool of this name"),
+    "is twice there": (tool("before"), "the server has another tool with this name"),
     "has a parameter that cannot be renamed": (
         tool(schema={"properties": {"$top": {}}, "anyOf": [{"required": ["$top"]}]}),
-        "a parameter has a name that providers do not accept, and cannot be renamed",
+        "a parameter has a name that providers do not accept, and it cannot be renamed",
     ),
     "has a recursive parameter that cannot be renamed": (
         tool(schema={"properties": {"$top": {"$ref": "#"}}}),
-        "a parameter has a name that providers do not accept, and cannot be renamed",
+        "a parameter has a name that providers do not accept, and it cannot be renamed",
     ),
     "has a parameter without a name": (
         tool(schema={"properties": {"": {}}}),
-        "a parameter has a name that is empty, or too long for providers",
+        "a parameter has a name that is empty or too long for providers",
     ),
     "refers to another schema": (
         tool(schema={"properties": {"a": {"$ref": "https://example.com/schema"}}}),
@@ -299,7 +299,7 @@ def test_read_only_tools_have_the_names_of_the_server(hub: Callable[..., Hub], t
 def test_a_list_that_is_none_is_told_in_words_for_people(listing: Callable[[bytes], Hub]) -> None:
     status = listing(b'{"tools": "none"}').status()
     assert status.state is McpState.FAILED
-    assert "its list of tools is not a list" in status.error
+    assert "tools in its response must be a list" in status.error
 
 
 def test_an_empty_cursor_ends_the_list(hub: Callable[..., Hub], odd: OddServer) -> None:
@@ -347,7 +347,7 @@ def test_a_server_that_forgets_each_session_is_asked_twice_and_no_more(hub: Call
     made = hub(McpServer(name="t", url=odd.url, read_only=True))
     failed = made.call("put")
     assert failed.is_error
-    assert failed.text == "The MCP server t does not keep its sessions."
+    assert failed.text == "The MCP server t keeps losing its sessions."
     assert (odd.called, next(odd.numbers)) == ([], 3)
 
 

@@ -165,8 +165,8 @@ def test_a_program_that_would_have_to_be_downloaded_is_told_how_to_be_there(
     made = hub(McpServer(name="t", command=(str(npx), "-y", "server")))
     made.all.offer(conversation(mode=Mode.RESTRICTED))
     assert made.settled().error.endswith(
-        f"no network; in restricted mode {npx} has neither network nor its cache; install the server, and name its own "
-        "program as the command"
+        f"no network; in restricted mode {npx} has neither network access nor its cache; install the server, and set "
+        "its own program as the command"
     )
     made = hub(McpServer(name="t", command=(str(npx), "-y", "server")))
     made.all.offer(conversation(mode=Mode.UNRESTRICTED))
@@ -249,7 +249,7 @@ def test_few_images_of_a_result_are_looked_at(hub: Callable[..., Hub]) -> None:
 
 def test_an_answer_that_is_too_large_says_so(hub: Callable[..., Hub]) -> None:
     made = hub(server())
-    fails(made, "its answer is larger than 32 MiB", "huge", {"size": 40 << 20})
+    fails(made, "its response is larger than 32 MiB", "huge", {"size": 40 << 20})
     assert RESTARTED in made.call("echo", {"text": "on"}).text
 
 
@@ -267,7 +267,7 @@ def test_a_server_that_floods_its_stdout_holds_up_no_other_one(hub: Callable[...
     made = hub(server(), flood)
     made.all.start()
     eventually(lambda: made.all.statuses()[1].state is McpState.FAILED, "its end")
-    assert made.all.statuses()[1].error.startswith("it did not answer within 1 s")
+    assert made.all.statuses()[1].error.startswith("it did not respond within 1 s")
     assert made.call("echo", {"text": "x"}).text == "echo x"
 
 

@@ -38,17 +38,17 @@ GOOD: dict[str, tuple[Callable[[], bytes], str, tuple[int, int]]] = {
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "a bomb": (pictures.bomb, "has too many pixels; the limit is 40000000"),
     "a large bomb": (lambda: pictures.bomb(20_000), "has too many pixels; the limit is 40000000"),
-    "a cut png": (lambda: encoded(noise(300, 300), "PNG")[:100_000], "is damaged or cut off"),
-    "a cut jpeg": (lambda: pictures.large_jpeg()[:500_000], "is damaged or cut off"),
-    "a cut gif": (lambda: pictures.animated_gif()[:100], "is damaged or cut off"),
-    "a cut webp": (lambda: pictures.webp()[:5_000], "is damaged"),
-    "text": (lambda: b"hello", "is not a PNG, JPEG, GIF or WebP image, or is damaged"),
-    "nothing": (lambda: b"", "is not a PNG, JPEG, GIF or WebP image, or is damaged"),
-    "a header": (lambda: pictures.png()[:24], "is damaged"),
-    "bmp": (lambda: encoded(Image.new("RGB", (5, 5)), "BMP"), "is not a PNG, JPEG, GIF or WebP image, or is damaged"),
+    "a cut png": (lambda: encoded(noise(300, 300), "PNG")[:100_000], "is corrupt or truncated"),
+    "a cut jpeg": (lambda: pictures.large_jpeg()[:500_000], "is corrupt or truncated"),
+    "a cut gif": (lambda: pictures.animated_gif()[:100], "is corrupt or truncated"),
+    "a cut webp": (lambda: pictures.webp()[:5_000], "is corrupt"),
+    "text": (lambda: b"hello", "is not a PNG, JPEG, GIF or WebP image, or is corrupt"),
+    "nothing": (lambda: b"", "is not a PNG, JPEG, GIF or WebP image, or is corrupt"),
+    "a header": (lambda: pictures.png()[:24], "is corrupt"),
+    "bmp": (lambda: encoded(Image.new("RGB", (5, 5)), "BMP"), "is not a PNG, JPEG, GIF or WebP image, or is corrupt"),
     "eps": (
         lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n",
-        "is not a PNG, JPEG, GIF or WebP image, or is damaged",
+        "is not a PNG, JPEG, GIF or WebP image, or is corrupt",
     ),
 }
 

@@ -196,7 +196,7 @@ def test_help_names_only_what_can_be_shown_here() -> None:
 def test_a_tool_that_is_not_offered_is_not_called() -> None:
     answer = said_to_demo(user("run ls"), tools=(tool("think", thoughts="string"),))
     assert answer.end_turn
-    assert "not offered" in text_of(answer)
+    assert "not available" in text_of(answer)
 
 
 def test_a_retry_is_staged_once_and_says_so() -> None:
@@ -387,5 +387,5 @@ def test_tools_of_clients_are_called_beside_others_where_the_words_fit_or_by_nam
     assert said("Find it.").end_turn, "one word of two"
     assert "call find_order {…}" in text_of(said("help"))
     assert "not a JSON object" in text_of(said("call find_order {7}"))
-    assert "not offered" in text_of(said("call lose_order"))
+    assert "not available" in text_of(said("call lose_order"))
     assert "call" not in text_of(said_to_demo(*SEEN_BEFORE, user("help"))), "it is only said where it helps"

@@ -106,7 +106,7 @@ def test_a_configured_proxy_is_used() -> None:
 def test_a_proxy_that_refuses() -> None:
     with ScriptedServer(answer(407, b"")) as proxy:
         told = failure("https://127.0.0.1:9", proxy=Secret(proxy.url))
-    assert (told.kind, told.text) == (ErrorKind.NETWORK, "the proxy refused or broke the connection")
+    assert (told.kind, told.text) == (ErrorKind.NETWORK, "the proxy refused or closed the connection")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
@@ -250,9 +250,9 @@ def _stall(connection: ServedConnection) -> None:
 @pytest.mark.parametrize(
     ("script", "timeouts", "text"),
     [
-        (_silent, replace(PATIENT, first_byte=0.2), "no answer began within 0.2 s"),
-        (_hang_up, PATIENT, "closed before the answer began"),
-        (_reset, PATIENT, "closed before the answer began"),
+        (_silent, replace(PATIENT, first_byte=0.2), "no response within 0.2 s"),
+        (_hang_up, PATIENT, "closed before a response arrived"),
+        (_reset, PATIENT, "closed before a response arrived"),
         (lambda connection: connection.send(b"SSH-2.0-nonsense\r\n\r\n"), PATIENT, "something other than HTTP"),
         (_short_body, PATIENT, "broke in the middle"),
         (_cut_chunk, PATIENT, "broke in the middle"),
@@ -297,7 +297,7 @@ def test_the_time_limit_of_the_whole_answer_is_reported_as_such_even_if_nothing_
 
 
 def _assert_overdue(told: TransportError) -> None:
-    text = "the answer was not complete within its total time limit of 0.3 s"
+    text = "the answer was not complete within the total timeout of 0.3 s"
     assert (told.kind, told.text) == (ErrorKind.NETWORK, text)
 
 
@@ -324,7 +324,7 @@ def test_headers_that_dribble_meet_the_time_limit(
     for tls in (None, server_tls):
         with ScriptedServer(script, tls=tls) as server:
             told = failure(server.url, timeouts=limits, ca_bundle=str(certificate))
-        assert (told.kind, told.text) == (ErrorKind.NETWORK, "no answer began within 0.3 s")
+        assert (told.kind, told.text) == (ErrorKind.NETWORK, "no response within 0.3 s")
 
 
 def test_a_proxy_whose_headers_dribble_meets_the_time_limit_of_connecting() -> None:

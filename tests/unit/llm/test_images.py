@@ -67,7 +67,7 @@ def test_the_image_of_a_tool_is_part_of_its_result_or_follows_it() -> None:
     *_, result, told = messages("openai-chat", *rounds(Text("And?")))
     assert (result["role"], result["content"]) == ("tool", "a.gif")
     assert [part["type"] for part in told["content"]] == ["text", "image_url", "text"]
-    assert told["content"][0]["text"] == "What tool call t1 shows:"
+    assert told["content"][0]["text"] == "Images from tool call t1:"
     *_, result, told = messages("openai-responses", *rounds())
     assert (result["type"], result["output"]) == ("function_call_output", "a.gif")
     assert [part["type"] for part in told["content"]] == ["input_text", "input_image"]

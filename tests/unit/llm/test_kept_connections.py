@@ -322,7 +322,7 @@ def test_a_request_that_may_have_been_read_is_never_sent_again(end: Script) -> N
 
     with ScriptedServer(script) as server, transport_to(server) as transport:
         assert post(transport, server) == b"yes"
-        with pytest.raises(TransportError, match="closed before the answer began") as raised:
+        with pytest.raises(TransportError, match="closed before a response arrived") as raised:
             post(transport, server)
         assert raised.value.kind is ErrorKind.NETWORK
         assert (server.accepted, len(server.received)) == (1, 2)

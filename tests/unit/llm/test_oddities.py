@@ -268,7 +268,7 @@ def test_what_cannot_be_read_is_not_paid_for_again_and_says_what_is_odd(protocol
     assert not isinstance(result, ModelAnswer)
     failure = result[0]
     assert failure.kind is ErrorKind.INVALID_REQUEST
-    assert re.search(r"the answer cannot be read: Expected .+, got `\w+`", failure.message)
+    assert re.search(r"the answer cannot be parsed: Expected .+, got `\w+`", failure.message)
 
 
 # Events without what they must have.
@@ -291,14 +291,14 @@ def test_a_malformed_event_is_retryable_and_ends_the_reading(protocol: str, data
 # --- other answers than a stream ----------------------------------------------------------------------------------
 
 PAGES = [
-    (b"<!doctype html><html>Sign in</html>", "text/html; charset=utf-8", "text/html came instead of a stream"),
-    (b"\n <html>Sign in</html>", "application/json", "a page came instead of a stream"),
-    (b"<html>Sign in</html>", "text/event-stream", "a page came instead of a stream"),
-    (b"\xef\xbb\xbf<html>Sign in</html>", "text/html", "text/html came instead of a stream"),
-    (b"<html>Sign in</html>", "", "a page came instead of a stream"),
-    (b"ok", "text/plain", "text/plain came instead of a stream"),
-    (b"", "text/html", "text/html came instead of a stream"),
-    (b'{"message":{"content":"x"}}\n{"done":true}\n', "application/x-ndjson", "application/x-ndjson came"),
+    (b"<!doctype html><html>Sign in</html>", "text/html; charset=utf-8", "received text/html instead of a stream"),
+    (b"\n <html>Sign in</html>", "application/json", "received a page instead of a stream"),
+    (b"<html>Sign in</html>", "text/event-stream", "received a page instead of a stream"),
+    (b"\xef\xbb\xbf<html>Sign in</html>", "text/html", "received text/html instead of a stream"),
+    (b"<html>Sign in</html>", "", "received a page instead of a stream"),
+    (b"ok", "text/plain", "received text/plain instead of a stream"),
+    (b"", "text/html", "received text/html instead of a stream"),
+    (b'{"message":{"content":"x"}}\n{"done":true}\n', "application/x-ndjson", "received application/x-ndjson"),
 ]
 
 

@@ -221,11 +221,11 @@ def test_a_wrong_url_in_the_environment_is_reported_by_its_variable(variable: st
 @pytest.mark.parametrize("key", ["hunter22\n", "hunter 22", " hunter22", "\N{LEFT DOUBLE QUOTATION MARK}hunter22"])
 def test_a_key_that_cannot_be_one_is_refused_by_the_name_of_its_variable(key: str) -> None:
     for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
-        with pytest.raises(ValueError, match=f"^{variable}: contains blanks, line breaks or non-ASCII characters$"):
+        with pytest.raises(ValueError, match=f"^{variable}: contains whitespace or non-ASCII characters$"):
             providers_from_env({variable: key})
-    with pytest.raises(ValueError, match=r"^providers\.p\.api_key_env: MY_KEY contains blanks"):
+    with pytest.raises(ValueError, match=r"^providers\.p\.api_key_env: MY_KEY contains whitespace"):
         provider_from_mapping("p", {**MINIMAL, "api_key_env": "MY_KEY"}, {"MY_KEY": key})
-    with pytest.raises(ValueError, match=r"^providers\.p\.api_key: contains blanks"):
+    with pytest.raises(ValueError, match=r"^providers\.p\.api_key: contains whitespace"):
         provider_from_mapping("p", {**MINIMAL, "api_key": key})
 
 
@@ -539,8 +539,8 @@ OF_THE_MACHINE = frozenset({
 """What no provider says: how a sub-agent fails, outputs that do not fit, failures that repeat, and what we lack."""
 
 ADVICE = {
-    ErrorKind.NETWORK: "Check the network and the base_url of provider fake, then send a message.",
-    ErrorKind.RATE_LIMIT: "Wait a while, then send a message, or choose another model.",
+    ErrorKind.NETWORK: "Check the network and the base_url of provider fake, then send a message to try again.",
+    ErrorKind.RATE_LIMIT: "Wait a while, then send a message to try again, or choose another model.",
     ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
     ErrorKind.AUTH: "Check ANTHROPIC_API_KEY.",
     ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider fake.",
@@ -571,7 +571,10 @@ def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
         ("http://127.0.0.1:9/v1", "Check that the server at base_url http://127.0.0.1:9/v1 is running."),
         ("http://localhost/v1", "Check that the server at base_url http://localhost/v1 is running."),
         ("http://[::1]:80", "Check that the server at base_url http://[::1]:80 is running."),
-        ("http://10.0.0.1/v1", "Check the network and the base_url of provider fake, then send a message."),
+        (
+            "http://10.0.0.1/v1",
+            "Check the network and the base_url of provider fake, then send a message to try again.",
+        ),
     ],
 )
 def test_a_server_of_this_machine_that_does_not_answer_may_not_be_running(base_url: str, advice: str) -> None:
@@ -582,7 +585,9 @@ def test_a_server_of_this_machine_that_does_not_answer_may_not_be_running(base_u
 def test_behind_a_proxy_that_is_to_be_looked_at() -> None:
     proxied = provider("openai-chat", "https://models.example.com", proxy=Secret("http://u:secret@proxy:3128"))
     message = provider_errors.failed_request(proxied, ErrorKind.NETWORK, "refused").failure.message
-    assert message == "fake: refused. Check the network and the proxy of provider fake, then send a message."
+    assert (
+        message == "fake: refused. Check the network and the proxy of provider fake, then send a message to try again."
+    )
 
 
 def test_messages_say_who_what_and_what_to_do() -> None:

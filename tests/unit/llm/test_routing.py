@@ -86,7 +86,7 @@ def test_a_model_that_no_provider_lists_is_refused_with_those_that_are(name: str
         assert not accepts(catalog, name)
         refusal = catalog.refusal(name)
     assert refusal.kind is ErrorKind.INVALID_REQUEST
-    assert refusal.message == (f"the model {name!r} is not available; available models: qwen3, mine, demo")
+    assert refusal.message == (f"model {name!r} is not available; available models: qwen3, mine, demo")
 
 
 def learned(catalog: Catalog) -> tuple[str, list[str]]:
@@ -105,7 +105,7 @@ def test_a_presumed_default_that_no_server_lists_is_not_offered() -> None:
         assert not accepts(catalog, "default")
         assert not catalog.offers("")
         assert catalog.refusal("").message == (
-            "there is no default model: name one, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; "
+            "there is no default model; name one, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; "
             "available models: mine, yours, qwen3, llama, demo"
         )
 
@@ -204,9 +204,9 @@ def test_where_no_list_can_be_had_only_what_is_known_is_served_and_the_refusal_s
         assert whose(catalog, "default") == "openai"
         assert not accepts(catalog, "qwen3")
     message = catalog.refusal("qwen3").message
-    assert "provider anthropic cannot be asked for its models (cannot connect to 127.0.0.1:9" in message
-    assert f"provider openai cannot be asked for its models (it does not list its models (HTTP {status}))" in message
-    assert message.endswith("if it serves this one, say so in its setting `models`")
+    assert "cannot list the models of provider anthropic (cannot connect to 127.0.0.1:9" in message
+    assert f"cannot list the models of provider openai (HTTP {status}))" in message
+    assert message.endswith("if it serves this one, add it to the provider's `models` setting")
     assert catalog.refusal("qwen3").retryable
 
 
@@ -259,7 +259,7 @@ def test_a_silent_server_is_waited_for_as_long_as_is_said_or_until_a_cancel(monk
         monkeypatch.setattr(discovery, "LIST_TIMEOUTS", Timeouts(connect=5, first_byte=0.2, idle=0.2))
         catalog = Catalog([settings("silent", base_url=server.url)])
         assert not accepts(catalog, "qwen3")
-        assert "no answer began within 0.2 s" in catalog.refusal("qwen3").message
+        assert "no response within 0.2 s" in catalog.refusal("qwen3").message
         monkeypatch.setattr(discovery, "LIST_TIMEOUTS", Timeouts())
         cancel = CancelToken()
         asker = threading.Thread(target=catalog.learn, args=("qwen3", cancel))

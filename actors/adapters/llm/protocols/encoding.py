@@ -44,7 +44,7 @@ def for_providers(tool: ToolSpec) -> ToolSpec:
     if not moved:
         return tool
     kept = {key: value for key, value in tool.input_schema.items() if key not in moved}
-    words = f"The input must also fit this JSON Schema: {json.dumps(moved, ensure_ascii=False)}"
+    words = f"The input must also match this JSON Schema: {json.dumps(moved, ensure_ascii=False)}"
     return replace(tool, description=f"{tool.description}\n\n{words}".lstrip(), input_schema=kept)
 
 
@@ -107,7 +107,7 @@ def results_and_parts(
             visible, views = separate_images(block, prepared)
             text = ("Error: " if is_failed(block) else "") + result_text(visible)
             results.append(result_of(block.tool_use_id, text))
-            parts += [f"What tool call {block.tool_use_id} shows:", *views] if views else []
+            parts += [f"Images from tool call {block.tool_use_id}:", *views] if views else []
     return results, [*parts, *user_parts(content, prepared)]
 
 

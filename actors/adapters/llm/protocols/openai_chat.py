@@ -336,7 +336,7 @@ class OpenAiChatReader(AnswerReader):
         if not reason and not (self.finished and content):
             raise self._broken()
         if reason in _BROKEN:
-            raise self._broken(f"the answer ended with {reason!r}")
+            raise self._broken(f"the answer ended with finish_reason {reason!r}")
         stop = _STOPS.get(reason, Stop())
         if self._message.calls and not stop.truncated and not stop.refusal:
             # Some servers report "stop" instead of "tool_calls" as the reason for an answer that ends with tool calls.

@@ -68,7 +68,7 @@ _SHARE_OF_FILES = 16
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,24})[ \t]*(?:;[^\n]*)?\r?\n")
 _TRAILERS = re.compile(rb"(?:[^\r\n][^\n]*\n)*\r?\n")
 
-_NOT_BEGUN = "the connection closed before the answer began"
+_NOT_BEGUN = "the connection closed before a response arrived"
 
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = frozenset({"content-length", "transfer-encoding", "accept-encoding"})
@@ -230,7 +230,7 @@ class _Connection(HTTPConnection):
         try:
             super()._tunnel()
         except (OSError, ValueError, http.client.HTTPException):
-            raise TransportError("the proxy refused or broke the connection") from None
+            raise TransportError("the proxy refused or closed the connection") from None
         self.sock.settimeout(seconds)
 
     def request(self, *arguments: Any, **options: Any) -> None:
@@ -247,7 +247,7 @@ class _Connection(HTTPConnection):
 
     def _expect_answer(self) -> None:
         seconds = self.exchange.timeouts.first_byte
-        self.exchange.begin(seconds, f"no answer began within {seconds:g} s")
+        self.exchange.begin(seconds, f"no response within {seconds:g} s")
 
     def send(self, data: Any) -> None:
         """Raises BrokenPipeError if the server ends the connection; urllib3 then reads an answer, if there is one."""
@@ -306,7 +306,7 @@ class _TlsConnection(_Connection, HTTPSConnection):
         try:
             super().connect()
         except ssl.SSLCertVerificationError as error:
-            text = f"the certificate of {host} is not trusted ({error.verify_message}); set ca_bundle if it should be"
+            text = f"the certificate of {host} is not trusted ({error.verify_message}); to trust it, set ca_bundle"
             raise TransportError(text, ErrorKind.INVALID_REQUEST) from None  # another attempt would not help
         except TimeoutError:
             seconds = self.exchange.timeouts.connect
@@ -378,7 +378,7 @@ class Reply:
         self._due = -math.inf
         self._failure: TransportError | None = None
         total = exchange.timeouts.total
-        late = f"the answer was not complete within its total time limit of {total:g} s"
+        late = f"the answer was not complete within the total timeout of {total:g} s"
         exchange.begin(total or math.inf, late)
         self.idle = exchange.timeouts.idle
         """Time limit in seconds for the next bytes; can be changed between reads."""
@@ -411,7 +411,7 @@ class Reply:
         content = b"".join(pieces)
         self._received += len(content)
         if self._received > MAX_ANSWER_BYTES:
-            text = f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB"
+            text = f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB"
             self._failure = TransportError(text, ErrorKind.RESPONSE_TOO_LARGE)
             raise self._failure
         self._due += READ_COST + (len(pieces) + content.count(b"\n")) * LINE_COST
