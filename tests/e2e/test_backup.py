@@ -57,7 +57,7 @@ def test_a_server_at_work_is_backed_up_and_restored_elsewhere(
             code, text = bedrock(here, "backup", file, BEDROCK_DATA_DIR=str(server.data))
             assert (code, f"backed up {TALKERS + 1} conversations" in text) == (0, True), text
             code, text = bedrock(here, "backup", file, BEDROCK_DATA_DIR=str(server.data))
-            assert (code, "exists: choose another name, or use --force" in text) == (2, True), text
+            assert (code, "already exists; choose another name, or use --force" in text) == (2, True), text
             code, text = bedrock(here, "restore", file, "--data-dir", server.data, "--force")
             assert (code, f"in use by process {server.pid}; stop the server first" in text) == (1, True), text
             code, text = bedrock(here, "restore", file, "--data-dir", there / "data")

@@ -93,6 +93,6 @@ def test_an_agent_asks_for_the_workspace_mode_edits_and_gets_no_further(
     assert "applied" in patched
     kinds = [message.system_kind for message in chat.conversation.messages()]
     assert "mode_workspace" in kinds
-    with pytest.raises(ModeUnavailable, match="belongs to the system"):
+    with pytest.raises(ModeUnavailable, match="is a system directory"):
         chat.client.create("/", model=chat.conversation.get().model, mode="workspace")
     chat.assert_valid()

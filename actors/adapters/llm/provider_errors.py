@@ -303,9 +303,7 @@ def _failure(provider: ProviderConfig, error_body: ErrorBody, status: int, label
     if _is_filtered(error_body, status):
         return _content_filter(provider, tail)
     if status in (400, 429) and _TOO_MUCH_TEXT.search(error_body.said):
-        text = (
-            f"The request exceeds the per-minute token limit of {whose}{tail} Raise the limit, or choose another model."
-        )
+        text = f"The request exceeds the per-minute token limit of {whose}{tail} Raise it, or choose another model."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
     if final or _is_quota(error_body, status):
         text = f"The account at {whose} has no quota left{tail} Add credit or raise its limit, then send a message."

@@ -379,11 +379,7 @@ class McpSession:
         try:
             self.tools, self.left_out = await tools.tools_of(client, self.server)
         except Exception as error:  # noqa: BLE001 -- after any error, the earlier list stays
-            log.warning(
-                "cannot refresh the tools of MCP server %s; keeping the earlier list: %s",
-                self.server.name,
-                reason_of(error),
-            )
+            log.warning("cannot refresh the tool list of MCP server %s: %s", self.server.name, reason_of(error))
         else:
             self._changed(self)
 

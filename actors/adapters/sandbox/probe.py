@@ -34,7 +34,7 @@ def probe(setting: str = "auto") -> SandboxReport:
     """
     nothing = _namespaces(landlock_abi())
     if setting == "none":
-        reason = "the setting sandbox = none turns it off; auto uses the strongest that works"
+        reason = "sandbox = none turns the sandbox off; auto uses the strongest one that works"
         return replace(nothing, reason=reason, by_setting=True)
     return _with_workspace(_best(nothing) if setting == "auto" else _forced(nothing, setting))
 
@@ -43,13 +43,13 @@ def _with_workspace(report: SandboxReport) -> SandboxReport:
     if not report.restriction_available:
         return replace(report, workspace_reason=report.reason)
     if report.landlock_abi < kernel.TRUNCATION_ABI:
-        reason = f"Landlock ABI {report.landlock_abi} does not restrict truncating files: this requires Linux 6.2"
+        reason = f"Landlock ABI {report.landlock_abi} cannot restrict file truncation; this requires Linux 6.2 or newer"
         return replace(report, workspace_reason=reason)
     offered = replace(report, workspace_available=True)
     failure = why_not(offered, Mode.WORKSPACE)
     if not failure:
         return offered
-    reason = f"a broker cannot supervise the tools' system calls ({failure}): this requires Linux 5.14 or newer"
+    reason = f"the broker cannot supervise the system calls of tools ({failure}); this requires Linux 5.14 or newer"
     return replace(report, workspace_reason=reason)
 
 
@@ -58,7 +58,7 @@ def with_separation(report: SandboxReport) -> SandboxReport:
     if not report.restriction_available:
         reason = report.reason
     elif report.tier == "B" and report.landlock_abi < kernel.SIGNALS_ABI:
-        reason = f"Landlock ABI {report.landlock_abi} does not block signals to other processes: it requires Linux 6.12"
+        reason = f"Landlock ABI {report.landlock_abi} does not block signals to other processes; Linux 6.12 does"
     else:
         reason = why_not(report, Mode.RESTRICTED, apart=True)
     return replace(report, separation_reason=reason)
@@ -98,7 +98,7 @@ def can_make_pid_namespace() -> bool:
             env={},
         )
     except (OSError, subprocess.SubprocessError):
-        log.exception("the sandbox could not be probed")
+        log.exception("cannot test for PID namespaces; assuming that there are none")
         return False
     return tried.stdout == b"1"
 
@@ -116,10 +116,10 @@ def _best(nothing: SandboxReport) -> SandboxReport:
         return replace(nothing, tier="A", pid_namespace=True)
     weaker = why_not(replace(nothing, tier="B"))
     if weaker:
-        return replace(nothing, reason=f"tools cannot be restricted here: {_advice_on_landlock(nothing, weaker)}")
+        return replace(nothing, reason=f"this machine cannot restrict tools: {_advice_on_landlock(nothing, weaker)}")
     reason = (
         f"namespaces cannot be used for tools ({failure}): allow user namespaces (sysctl user.max_user_namespaces, "
-        "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp "
+        "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container, its seccomp "
         "profile forbids them)"
     )
     return replace(nothing, tier="B", reason=reason + _advice_on_signals(nothing.landlock_abi))
@@ -129,15 +129,15 @@ def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
     asked = replace(nothing, tier=tier, pid_namespace=nothing.pid_namespace or tier == "A", by_setting=True)
     failure = why_not(asked)
     if failure:
-        text = f"this machine does not support the setting sandbox = {tier}: {_advice_on_landlock(nothing, failure)}"
+        text = f"this machine does not support sandbox = {tier}: {_advice_on_landlock(nothing, failure)}"
         raise SandboxUnavailableError(text)
-    reason = "the setting sandbox = B limits it to tier B" + _advice_on_signals(nothing.landlock_abi)
+    reason = "sandbox = B limits the sandbox to tier B" + _advice_on_signals(nothing.landlock_abi)
     return asked if tier == "A" else replace(asked, reason=reason)
 
 
 def _advice_on_landlock(report: SandboxReport, failure: str) -> str:
     if not report.landlock_abi:
-        return "the kernel has no Landlock: this requires Linux 5.13 or newer with landlock among its lsm="
+        return "the kernel does not support Landlock; this requires Linux 5.13 or newer with landlock in lsm="
     if os.uname().machine not in syscall_filter.ARCHITECTURES:
         return f"the system call filter does not support {os.uname().machine}, only x86_64 and aarch64"
     return failure
@@ -183,4 +183,4 @@ def _tried(report: SandboxReport, mode: Mode, secret: Path, apart: bool) -> str:
         sandbox.close()
     if end.exit_code == 0 and end.head == escape_check.CONFINED and not outside.exists():
         return ""
-    return end.head.decode("utf-8", "replace").strip() or "a program that tried it ended early"
+    return end.head.decode("utf-8", "replace").strip() or "the program that tested it ended early"

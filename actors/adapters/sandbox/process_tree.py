@@ -141,7 +141,7 @@ class InitProcess:
         except ProcessLookupError:
             self._vanished = True
         except OSError:
-            log.warning("a tool's process has no pidfd: cancelling it takes a little longer")
+            log.warning("cannot open a pidfd for a tool's process; cancelling it takes a little longer")
         else:
             self._ours = _parent(pid) == host
 
@@ -255,7 +255,7 @@ class ProcessTree:
         except (BrokenPipeError, ConnectionResetError):
             return  # `await_begin` determines the reason
         except OSError as error:
-            raise ProcessStartError(f"the tool host did not accept the launch: {error.strerror}") from error
+            raise ProcessStartError(f"the tool host did not accept the launch message: {error.strerror}") from error
 
     def await_begin(self) -> None:
         """Wait until the program runs.
@@ -335,7 +335,7 @@ class ProcessTree:
             self._init.close()
         control_groups.remove_groups(self._marks)
         if leaked:
-            log.error("a tool's process tree outlived its kill")
+            log.error("a tool's process tree was killed, but some of its processes might still be running")
         self._on_end(self, self._host, self._marks if leaked else None)
         return self._result(leaked)
 
@@ -479,7 +479,7 @@ class ProcessTree:
             self._on_output(output)
         except Exception:
             self._on_output = None
-            log.exception("stopped forwarding live output of a tool")
+            log.exception("stopped forwarding a tool's live output")
 
 
 def _numbers(content: bytes) -> tuple[int, ...]:

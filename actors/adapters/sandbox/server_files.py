@@ -121,15 +121,15 @@ class Workspaces:
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))
         if root == "/" or root in OF_THE_SYSTEM or any(within(root, each) for each in OF_THE_SYSTEM_WITH_ALL):
-            return f"{root} belongs to the system: choose a project's directory"
+            return f"{root} is a system directory; choose a project directory"
         if within(home, root):
-            return f"{root} is or contains the home directory, with startup files: choose a directory below it"
+            return f"{root} is or contains the home directory, which has startup files; choose a directory below it"
         if any(within(root, path) for path in (*denied, self._programs)):
-            return f"{root} belongs to the server, or holds keys"
+            return f"{root} belongs to the server or contains keys; choose another directory"
         if inner := next((path for path in unmasked if within(path, root)), None):
-            return f"contains {inner}, which tools cannot read: choose another directory, or move that one"
+            return f"{root} contains {inner}, which tools cannot read; choose another directory, or move that one"
         if kind := _other_names(root):
-            return f"{root} is on a file system ({kind}) that gives files second names, so .git cannot be protected"
+            return f"{root} is on a file system ({kind}) that gives files other names, so .git cannot be protected"
         return writable_trees.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:

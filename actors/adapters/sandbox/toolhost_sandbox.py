@@ -119,7 +119,7 @@ class ToolHostSandbox:
             )
         real = os.path.realpath(launch.cwd)
         if not any(within(real, root) for root in readable):
-            raise SandboxUnavailableError("the working directory is outside its principal's roots")
+            raise SandboxUnavailableError("the working directory is outside its principal's directories")
 
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
         """`roots` and the system's paths, without those inside another.
@@ -145,7 +145,7 @@ class ToolHostSandbox:
     def mode_refusal(self, mode: Mode, directory: str) -> str:
         match mode:
             case Mode.RESTRICTED if not self._report.restriction_available:
-                return self._report.reason or "the sandbox does not offer it"
+                return self._report.reason or "the sandbox does not support it"
             case Mode.WORKSPACE:
                 return self._workspace_refusal(directory)
             case _:
@@ -153,7 +153,7 @@ class ToolHostSandbox:
 
     def _workspace_refusal(self, directory: str) -> str:
         if not self._report.workspace_available:
-            return self._report.workspace_reason or self._report.reason or "the sandbox does not offer it"
+            return self._report.workspace_reason or self._report.reason or "the sandbox does not support it"
         hidden = self._to_hide(directory)
         return self._workspaces.refusal(directory, (*self._files.real(), *hidden), self._unmasked(hidden))
 
@@ -170,13 +170,13 @@ class ToolHostSandbox:
         if not self._lease.valid():
             raise ProcessStartError(STAGES["lease"])
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
-            raise SandboxUnavailableError(f"restricted mode does not work on this machine ({self._report.reason})")
+            raise SandboxUnavailableError(f"restricted mode is not available on this machine: {self._report.reason}")
         if launch.readable is not None:
             self._check_separation(launch, launch.readable)
         if launch.mode is not Mode.UNRESTRICTED or self._report.hides_protected:
             self._check_readable(launch.cwd)
         if launch.mode is Mode.WORKSPACE and (why := self._workspace_refusal(launch.cwd)):
-            raise SandboxUnavailableError(f"workspace mode does not work in this directory ({why})")
+            raise SandboxUnavailableError(f"workspace mode is not available in this directory: {why}")
         try:
             return self._start_once(launch, on_output)
         except (HostLostError, ForkUnsupportedError):  # the program was not started, so another host can try
@@ -355,7 +355,7 @@ def _bytes(text: str) -> bytes:
     try:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise ProcessStartError("an argument is not valid Unicode") from error
+        raise ProcessStartError("an argument, variable or directory is not valid Unicode") from error
     if b"\0" in encoded:
-        raise ProcessStartError("an argument contains NUL")
+        raise ProcessStartError("an argument, variable or directory contains a NUL")
     return encoded

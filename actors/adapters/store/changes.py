@@ -209,7 +209,7 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
             updated, log = _update(session, [commit], {commit.id: commit.check(session)})
             if updated.rowcount != 1:  # the conversation has changed since its head was read
                 commit.check(session)
-                raise FencedError(f"the log of {commit.id} ends elsewhere")
+                raise FencedError(f"the log of {commit.id} ends at a different step")
         else:
             log, log_hash = commit.links("")
             _create(session, commit, (*commit.created, commit.slug or None, log_hash))

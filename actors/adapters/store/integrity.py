@@ -92,7 +92,7 @@ def _conversation(values: dict[str, object], prompt: rows.Row | None) -> Iterato
     if not rows.is_as_written(tuple(values[name] for name in (*rows.FIXED, *rows.CHANGING[:-1], "slug", "digest"))):
         yield "the conversation's row has been modified"
     if rows.state_of(str(state).encode()) is None:
-        yield "the conversation's state cannot be read; idle is assumed"
+        yield "the conversation's state cannot be read; assuming it is idle"
     if prompt is not None and not rows.is_as_written(prompt):
         yield "the system prompt has been modified"
 

@@ -277,7 +277,7 @@ class StoreReads(ABC):
             found = tuple(islice(rows.events_of(logged, after), limit))
             begins = found[0].revision - 1 if found else rows.beginning(session, conversation_id).revision
             if after < begins:
-                text = f"the events of {conversation_id} begin after revision {begins}"
+                text = f"the events of {conversation_id} are stored only after revision {begins}"
                 raise ports.RevisionTooOldError(text, oldest=begins)
             return found
 
@@ -393,7 +393,7 @@ class StoreReads(ABC):
         record, intact = rows.record_of(row)
         if intact:
             return record
-        _log.error("the conversation's state cannot be read; idle is assumed", extra={"conversation": record.id})
+        _log.error("the conversation's state cannot be read; assuming it is idle", extra={"conversation": record.id})
         found = session.execute(_USAGES, id=record.id).fetchall()
         children = session.execute(_CHILDREN_WITH_DELETED, id=record.id)
         numbers = [int(digits.group()) for (child,) in children if (digits := re.search(r"\d+$", child))]

@@ -209,9 +209,9 @@ def prunable(begins: LogPosition, log: Iterable[LogRow], before_revision: int, o
         if held or len(going) == PRUNED_ROWS or characters > CHARACTERS:
             break
         if (row.step, row.first_revision, row.prev_hash) != (place.step + 1, place.revision + 1, place.hash):
-            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} does not follow; its log is not pruned")
+            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} is out of order; not pruning the log")
         if hash_of(row) != row.hash:
-            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} was changed; its log is not pruned")
+            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} has been modified; not pruning the log")
         going.append(row)
         characters += len(row.notifications) + len(row.event) + len(row.context or "")
         place = place_after(row)

@@ -102,13 +102,13 @@ def refuse_non_numbers(*values: object) -> None:
     """Raise ValueError unless all are integers from 0 to LATEST_MS, because SQLite stores any type in any column."""
     for value in values:
         if type(value) is not int or not 0 <= value <= LATEST_MS:
-            raise ValueError("a value is not a number, but must be")
+            raise ValueError("a value must be a number")
 
 
 def refuse_non_texts(*values: object) -> None:
     """Raise ValueError unless all are strings."""
     if not all(isinstance(value, str) for value in values):
-        raise ValueError("a value is not a string, but must be")
+        raise ValueError("a value must be a string")
 
 
 def fixed_values(record: ConversationRecord) -> Row:
@@ -325,7 +325,7 @@ def check_shape(part: Commit) -> None:
     for entry in part.log:
         step += 1
         if entry.step != step or entry.first_revision != revision:
-            raise ValueError(f"step {entry.step} of {part.record.id} does not follow")
+            raise ValueError(f"step {entry.step} of {part.record.id} does not follow the previous step")
         revision += len(entry.notifications)
     if part.record.step != step or part.record.revision != revision - 1:
         raise ValueError(f"the record and the log of {part.record.id} end at different steps")

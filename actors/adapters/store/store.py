@@ -233,7 +233,7 @@ class Writer(ABC):
 
     def _serve(self, batch: list[Ticket]) -> None:
         """Write the changes in one transaction, and wake their callers whatever happens."""
-        why = "nothing is known of the write"
+        why = "the outcome of the write is unknown"
         try:
             self._transact(batch)
         except BaseException as error:
@@ -292,7 +292,7 @@ class Writer(ABC):
 
     def _abandon(self) -> None:
         """After an error that no single change caused, refuse all further changes and wake all waiting callers."""
-        _log.critical("the store's writer failed; nothing more can be written: restart the server", exc_info=True)
+        _log.critical("the store's writer failed; nothing can be written until the server restarts", exc_info=True)
         with self._due:
             self._closing = True
             self._due.notify()
@@ -300,7 +300,7 @@ class Writer(ABC):
             self._urgent.clear()
             self._normal.clear()
         for ticket in left:
-            ticket.error = StoreUnavailableError("the store's writer ended")
+            ticket.error = StoreUnavailableError("the store's writer failed")
             ticket.done.release()
 
 

@@ -309,7 +309,7 @@ def test_what_cannot_be_a_workspace_is_refused_before_anything_runs(
     monkeypatch.setenv("HOME", str(workspace / "nested"))
     folder = {"~": workspace / "nested", "the home directory of a user": workspace}.get(place, Path(place))
     assert sandbox.mode_refusal(Mode.WORKSPACE, str(folder))
-    with pytest.raises(SandboxUnavailableError, match="workspace mode does not work in this directory"):
+    with pytest.raises(SandboxUnavailableError, match="workspace mode is not available in this directory"):
         run(sandbox, "touch ran", folder)
     assert sandbox.live == 0
 

@@ -125,7 +125,7 @@ def no_room(disk: Path, data: Path) -> None:
     _grown(data).close()
     (data / RESERVE).unlink()
     _fill(disk)
-    advice = f"the disk is full: free at least 8 MiB on the file system of {data}, and try again"
+    advice = f"the disk is full; free at least 8 MiB on the file system of {data}, and try again"
     for _ in range(2):
         with pytest.raises(StoreUnusableError, match=f"^{advice}$"):
             open_store(data)

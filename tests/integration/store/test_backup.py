@@ -145,7 +145,7 @@ def test_copies_of_a_database_that_others_write_have_all_that_was_acknowledged(t
 @pytest.mark.parametrize(
     ("target", "text"),
     [
-        ("taken.db", "exists: choose another name, or use --force"),
+        ("taken.db", "already exists; choose another name, or use --force"),
         ("folder", "is not a regular file"),
         ("missing/copy.db", "no such file or directory"),
         ("data/copy.db", "is inside the data directory"),

@@ -133,7 +133,7 @@ def test_a_database_that_is_used_is_refused(tmp_path: Path, empty: str) -> None:
             move_to(empty, tmp_path, {})
     move_to(empty, tmp_path, {})
     (tmp_path / "moved").unlink()
-    with pytest.raises(MoveError, match="is not empty; name a new database"):
+    with pytest.raises(MoveError, match="is not empty; choose an empty one"):
         move_to(empty, tmp_path, {})
     with psycopg.connect(empty) as connection:
         connection.execute("DELETE FROM conversations")

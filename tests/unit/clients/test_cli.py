@@ -831,7 +831,7 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
 @pytest.mark.parametrize(
     ("tier", "reason", "told"),
     [
-        ("TIER_B", "the setting sandbox = B limits it to tier B", "tier B (Landlock 4 and seccomp, no namespaces): "),
+        ("TIER_B", "sandbox = B limits the sandbox to tier B", "tier B (Landlock 4 and seccomp, no namespaces): "),
         ("TIER_NONE", "the setting sandbox = none", "none: nothing confines tools: the setting sandbox"),
     ],
 )

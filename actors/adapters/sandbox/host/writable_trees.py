@@ -74,11 +74,11 @@ def within(path: bytes, folder: bytes) -> bool:
 def why_not(root: bytes, patterns: "list[bytes]") -> str:
     """Why a program may not change files beneath the real path `root`, given protected names; "" if it may."""
     if Names(patterns).cover(root):
-        return "it is, or lies in, a directory that tools may not change"
+        return "it is, or is inside, a directory that tools may not change"
     path = root
     while path != b"/":
         if is_repository(path):
-            return f"{os.fsdecode(path)} is a git repository's own directory"
+            return f"{os.fsdecode(path)} is the internal directory of a git repository"
         path = os.path.dirname(path)
     return ""
 

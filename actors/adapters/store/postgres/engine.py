@@ -81,7 +81,7 @@ def address_of(url: str) -> Address:
         found = {name: str(value) for name, value in conninfo_to_dict(url).items()}
     except psycopg.Error:
         raise StoreUnusableError(
-            "the database URL cannot be parsed: write postgresql://user:password@host:port/database, "
+            "the database URL cannot be parsed; use postgresql://user:password@host:port/database, "
             "with %XX for reserved characters"
         ) from None
     user = f"{found['user']}@" if "user" in found else ""

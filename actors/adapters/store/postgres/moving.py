@@ -90,7 +90,7 @@ def _refuse_used(session: PostgresConnection, redacted: str) -> None:
     if alive:
         raise MoveError(f"{redacted} is in use by a server; stop that server first")
     if used:
-        raise MoveError(f"{redacted} is not empty; name a new database")
+        raise MoveError(f"{redacted} is not empty; choose an empty one")
 
 
 def _copied(source: Session, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:

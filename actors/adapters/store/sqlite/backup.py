@@ -118,7 +118,7 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     if not source.is_file():
         raise BackupError(f"no database in {directory}")
     if target.parent == directory.resolve():
-        raise BackupError(f"{target} is inside the data directory; choose another place")
+        raise BackupError(f"{target} is inside the data directory; choose a path outside it")
     with _explain(f"{source} cannot be copied to {target}"), part_of(target) as part:
         _refuse_if_taken(target, replace=replace)
         with _explain_full_disk(directory), _reading(source, _LIVE) as database:
@@ -146,7 +146,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
         target = directory / FILE
         there = target.exists()
         if there and not replace:
-            raise BackupError(f"{directory} has a database; restore into another directory, or use --force to replace")
+            raise BackupError(f"{directory} has a database; choose another directory, or use --force to replace it")
         with part_of(target) as part:
             shutil.copyfile(backup, part)
             conversations = _checked(part, backup)
@@ -186,7 +186,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
     if target.exists() and not target.is_file():
         raise BackupError(f"{target} is not a regular file")
     if target.exists() and not replace:
-        raise TargetExistsError(f"{target} exists: choose another name, or use --force to replace it")
+        raise TargetExistsError(f"{target} already exists; choose another name, or use --force to replace it")
 
 
 def _refuse_if_no_backup(path: Path) -> None:
@@ -198,7 +198,7 @@ def _refuse_if_no_backup(path: Path) -> None:
     log = Path(f"{path}-wal")
     if log.is_file() and log.stat().st_size:
         text = f"{path} is a database in use, with its latest changes in {log.name}"
-        raise BackupError(f"{text}: make a backup of it with `bedrock backup --data-dir {path.parent} FILE`")
+        raise BackupError(f"{text}; make a backup with `bedrock backup --data-dir {path.parent} FILE`")
     with _explain(f"{path} cannot be read"), _reading(path, _AT_REST) as database:
         _schema(database, path)
 

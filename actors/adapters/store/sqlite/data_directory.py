@@ -95,8 +95,8 @@ class DataDirectory:
         marker = self.path / MARKER
         if marker.exists() and not database.exists():
             raise StoreUnusableError(
-                f"{self.path} had a database, but {database.name} is now missing: put it back, restore a backup with "
-                f"`bedrock restore FILE`, or remove {marker} to begin with an empty one"
+                f"{self.path} had a database, but {database.name} is now missing; put it back, restore a backup with "
+                f"`bedrock restore FILE`, or remove {marker} to start with an empty one"
             )
 
     def mark(self) -> None:
@@ -137,7 +137,7 @@ def refuse_moved(directory: Path) -> None:
     except OSError as error:
         raise StoreUnusableError(f"{directory / MOVED} cannot be read: {error.strerror}") from error
     raise StoreUnusableError(
-        f"the conversations of {directory} were moved to {where}: set `database` to that URL. {_back(directory)}"
+        f"the conversations of {directory} were moved to {where}; set `database` to that URL. {_back(directory)}"
     )
 
 
@@ -163,7 +163,7 @@ def _lock_directory(directory: int) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        _log.warning("this file system cannot lock directories: never remove the lock file while a server runs")
+        _log.warning("this file system cannot lock directories; do not remove the lock file while a server is running")
 
 
 # --- the disk's room ----------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def is_want_of_room(error: BaseException, directory: Path) -> bool:
 
 def disk_is_full(directory: Path) -> str:
     """An error message that tells users that the disk is full and what to do."""
-    return f"the disk is full: free at least {ENOUGH_BYTES >> 20} MiB on the file system of {directory}, and try again"
+    return f"the disk is full; free at least {ENOUGH_BYTES >> 20} MiB on the file system of {directory}, and try again"
 
 
 class DiskReserve:
@@ -250,7 +250,7 @@ class DiskReserve:
                 self._allocate(SIZE)
                 self.scarce = self._released = False
         except OSError as error:
-            _log.warning("no space is reserved for deletions on a full disk: %s", error.strerror)
+            _log.warning("cannot reserve disk space for deletions on a full disk: %s", error.strerror)
             self._remove()
 
     def _allocate(self, size: int) -> None:
@@ -263,7 +263,7 @@ class DiskReserve:
     def release(self) -> None:
         """Remove the reserve file, so that its space can be used. Does nothing if there is none."""
         if self._path.exists():
-            _log.warning("the disk is full: using the space reserved for deletions and starts")
+            _log.warning("the disk is full; using the space reserved for deletions and starts")
             self._released = True
         self.scarce = True
         self._remove()
@@ -302,5 +302,5 @@ class DiskReserve:
             if size:
                 self._allocate(size)
         except OSError as error:
-            _log.warning("no space is reserved for the next start: %s", error.strerror)
+            _log.warning("cannot reserve disk space for the next start: %s", error.strerror)
             self._remove()

@@ -119,7 +119,7 @@ def open_writer(path: Path) -> SqliteDatabase:
         path.chmod(0o600)
         database.connect()
         if database.journal_mode != "wal":
-            raise StoreUnusableError(f"{path}: this file system cannot hold a write-ahead log")
+            raise StoreUnusableError(f"{path}: this file system does not support a write-ahead log")
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
         raise StoreUnusableError(f"{path} cannot be opened: {error}") from error
     except UnicodeDecodeError as error:  # SQLite's error message may contain names that are not valid UTF-8
@@ -223,7 +223,7 @@ class OpenFiles:
         was, self.missing = self.missing, self._find_missing()
         if self.missing and not was:
             _log.critical(
-                "%s was removed or replaced while in use: nothing is read or written until it is back; %s",
+                "%s was removed or replaced while in use; nothing is read or written until it is back; %s",
                 self.missing,
                 _WITHOUT_DATABASE if self.missing == str(self._path) else _WITHOUT_LOG,
             )

@@ -79,7 +79,7 @@ class WriteAheadLog:
             if pages > PAGES:
                 _cut(connection)
         except sqlite3.Error as error:
-            _log.warning("the write-ahead log could not be moved into the database: %s", error)
+            _log.warning("cannot checkpoint the write-ahead log: %s", error)
 
     def cut(self) -> None:
         """Checkpoint and truncate the log; log errors.
@@ -93,7 +93,7 @@ class WriteAheadLog:
             if fits:
                 _cut(connection)
         except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
-            _log.warning("the write-ahead log could not be truncated: %s", error)
+            _log.warning("cannot truncate the write-ahead log: %s", error)
 
     def close(self) -> None:
         """Close the last connection, whereupon SQLite removes the log, or keeps it if the disk is full."""
@@ -102,7 +102,7 @@ class WriteAheadLog:
         if self._fits():
             self._database.close()
             return
-        _log.warning("the disk is full: the write-ahead log stays beside the database until the next start")
+        _log.warning("the disk is full; keeping the write-ahead log next to the database until the next start")
         # SQLite checkpoints when the last connection is closed, unless that connection is read-only
         try:
             address = f"{Path(self._database.database).absolute().as_uri()}?mode=ro"
@@ -167,7 +167,7 @@ class SqliteWriter(Writer):
         return super()._remove_slice(session) or self._space.give_back(raw(self._database))
 
     def _not_removed(self, error: Exception) -> None:
-        _log.warning("deleted rows could not be removed yet: %s", error)
+        _log.warning("cannot remove deleted rows; will try again: %s", error)
         self._rollback()
         self._make_room()
         self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS
@@ -238,7 +238,7 @@ class SqliteWriter(Writer):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except (sqlite3.Error, peewee.PeeweeException):
-            _log.exception("the connection is closed; the next change opens another")
+            _log.exception("the rollback failed; closing the connection, and the next change opens another")
             self._database.close()
             self._files.forget_log()
 

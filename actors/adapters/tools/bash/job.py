@@ -121,7 +121,7 @@ class Job:
                 show(text)
             except Exception:
                 self._watchers.remove(show)
-                log.exception("stopped forwarding live output of a bash job")
+                log.exception("stopped forwarding a bash job's live output")
 
     # --- life -------------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ def test_the_address_of_another_node_is_refused(
     monkeypatch.setattr(heartbeat, "TWIN_TRIES", 2)
     cluster.start()
     threads = threading.active_count()
-    with pytest.raises(StoreUnusableError, match="the node 'me' already has the address me:1; give each server"):
+    with pytest.raises(StoreUnusableError, match="node 'me' already uses the address me:1; give each server"):
         PostgresCluster(database.url, Node(0, "twin", "me:1"), TIMING)
     assert threading.active_count() <= threads
 

@@ -101,7 +101,7 @@ class Heartbeat:
                 return
             if not left:
                 raise StoreUnusableError(
-                    f"the node {twins[0][0]!r} already has the address {address}; give each server a different one"
+                    f"node {twins[0][0]!r} already uses the address {address}; give each server a different one"
                 )
             time.sleep(TWIN_SECONDS)
 

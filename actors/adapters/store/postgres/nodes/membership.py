@@ -187,7 +187,7 @@ class PostgresCluster(Cluster):
         until = time.monotonic() + RELEASE_SECONDS
         while not release(self._looks, self._me.incarnation):
             if time.monotonic() >= until:
-                raise StoreUnavailableError("some conversations could not be released: they are being written")
+                raise StoreUnavailableError("some conversations are still being written and cannot be released")
             self._ended.wait(RELEASE_PAUSE)
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ class PostgresCluster(Cluster):
             self._lease.close()
             self._ended.set()
             _log.critical(
-                "another node declared node %d dead: it no longer owns its conversations", self._me.incarnation
+                "another node declared this node (%d) dead; it no longer owns any conversations", self._me.incarnation
             )
             self._tell_lost()
 
@@ -261,7 +261,7 @@ class PostgresCluster(Cluster):
             self.on_lost()
 
     def _taken(self, conversations: tuple[str, ...]) -> None:
-        _log.warning("conversations taken over from a dead node, with their runs interrupted: %d", len(conversations))
+        _log.warning("took over %d conversations from a dead node; their runs were interrupted", len(conversations))
         self._tell(self.on_taken, conversations)
 
     def _dead(self, node: Node) -> None:
@@ -271,4 +271,4 @@ class PostgresCluster(Cluster):
         try:
             whom(what)
         except Exception:  # noqa: BLE001 -- an error in a callback must not end the watching of other nodes
-            _log.exception("a cluster change could not be sent to other nodes")
+            _log.exception("failed to handle a change in the cluster")
