@@ -104,9 +104,9 @@ _TRY_AGAIN_IN = re.compile(
 )
 # Advice for users, by kind of failure.
 _ADVICE = {
-    ErrorKind.NETWORK: "Check the network and {where} of provider {name}, then send a message to try again.",
+    ErrorKind.NETWORK: "Check the network and {where} of provider {name}, then send a message to retry.",
     ErrorKind.RESPONSE_TOO_LARGE: "Ask for less in one answer: split a long text or file into several parts.",
-    ErrorKind.RATE_LIMIT: "Wait a while, then send a message to try again, or choose another model.",
+    ErrorKind.RATE_LIMIT: "Wait a while, then send a message to retry, or choose another model.",
     ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
     ErrorKind.AUTH: "Check {key}.",
     ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider {name}.",

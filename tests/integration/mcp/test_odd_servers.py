@@ -379,7 +379,7 @@ def test_an_event_may_be_as_large_as_any_other_answer(hub: Callable[..., Hub], o
     made = hub(McpServer(name="t", url=odd.url, read_only=True))
     answer = made.call("put")
     assert not answer.is_error
-    assert "characters left out" in answer.text
+    assert "characters omitted" in answer.text
 
 
 def test_authorities_of_the_environment_are_trusted(

@@ -128,8 +128,8 @@ def test_a_list_that_would_fill_a_model_s_window_is_cut(hub: Callable[..., Hub])
     ("ways", "settings", "why"),
     [
         (("crash",), {}, "no configuration"),
-        (("silent",), {"connect_seconds": 1.0}, "did not answer within 1 s"),
-        (("deaf",), {"connect_seconds": 1.0}, "did not answer within 1 s"),
+        (("silent",), {"connect_seconds": 1.0}, "did not respond within 1 s"),
+        (("deaf",), {"connect_seconds": 1.0}, "did not respond within 1 s"),
         (("flood",), {}, "closed"),
     ],
 )
@@ -195,7 +195,7 @@ def test_results_are_what_the_server_says(hub: Callable[..., Hub]) -> None:
     assert [json.loads(each.display) for each in (alone, beside)] == [{"structured_content": {"sum": 3}}] * 2
     cut = made.call("huge", {"size": 3 << 20}).text
     assert len(cut) < offered_tools.TEXT_CHARACTERS + 100
-    assert "characters left out" in cut
+    assert "characters omitted" in cut
     fails(made, "KeyError", "no-such-tool")
     fails(made, "The MCP server other no longer exists", "mcp__other__echo")
 
@@ -280,7 +280,7 @@ def test_a_storm_of_changed_lists_is_answered_with_few_requests(hub: Callable[..
 def test_a_call_that_takes_too_long_fails_and_the_server_goes_on(hub: Callable[..., Hub]) -> None:
     made = hub(server(call_seconds=1.0))
     assert made.call("count").text == "1"
-    fails(made, "did not answer within 1 s", "wait")
+    fails(made, "did not respond within 1 s", "wait")
     assert made.call("count").text == "2"
 
 
@@ -335,7 +335,7 @@ def test_another_mode_starts_it_again_when_the_next_run_begins(
     assert sandbox.report.restriction_available, "this machine keeps no restriction"
     made = hub(server())
     assert made.call("count").text == "1"
-    fails(made, "started again", "count", mode=Mode.RESTRICTED)
+    fails(made, "restarted", "count", mode=Mode.RESTRICTED)
     assert made.all.outdated(conversation(mode=Mode.UNRESTRICTED)) == ()
     assert made.all.outdated(conversation(mode=Mode.RESTRICTED)) == ("t",)
     made.all.end_outdated(conversation(mode=Mode.RESTRICTED))

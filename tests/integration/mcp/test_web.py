@@ -106,7 +106,7 @@ def test_one_that_never_answers_is_given_up_and_can_be_stopped(hub: Callable[...
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp"
         made = hub(McpServer(name="t", url=url, connect_seconds=1.0), McpServer(name="u", url=url))
         made.all.start()
-        assert "did not answer within 1 s" in made.settled().error
+        assert "did not respond within 1 s" in made.settled().error
         made.close()
 
 

@@ -539,8 +539,8 @@ OF_THE_MACHINE = frozenset({
 """What no provider says: how a sub-agent fails, outputs that do not fit, failures that repeat, and what we lack."""
 
 ADVICE = {
-    ErrorKind.NETWORK: "Check the network and the base_url of provider fake, then send a message to try again.",
-    ErrorKind.RATE_LIMIT: "Wait a while, then send a message to try again, or choose another model.",
+    ErrorKind.NETWORK: "Check the network and the base_url of provider fake, then send a message to retry.",
+    ErrorKind.RATE_LIMIT: "Wait a while, then send a message to retry, or choose another model.",
     ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
     ErrorKind.AUTH: "Check ANTHROPIC_API_KEY.",
     ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider fake.",
@@ -571,10 +571,7 @@ def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
         ("http://127.0.0.1:9/v1", "Check that the server at base_url http://127.0.0.1:9/v1 is running."),
         ("http://localhost/v1", "Check that the server at base_url http://localhost/v1 is running."),
         ("http://[::1]:80", "Check that the server at base_url http://[::1]:80 is running."),
-        (
-            "http://10.0.0.1/v1",
-            "Check the network and the base_url of provider fake, then send a message to try again.",
-        ),
+        ("http://10.0.0.1/v1", "Check the network and the base_url of provider fake, then send a message to retry."),
     ],
 )
 def test_a_server_of_this_machine_that_does_not_answer_may_not_be_running(base_url: str, advice: str) -> None:
@@ -585,9 +582,7 @@ def test_a_server_of_this_machine_that_does_not_answer_may_not_be_running(base_u
 def test_behind_a_proxy_that_is_to_be_looked_at() -> None:
     proxied = provider("openai-chat", "https://models.example.com", proxy=Secret("http://u:secret@proxy:3128"))
     message = provider_errors.failed_request(proxied, ErrorKind.NETWORK, "refused").failure.message
-    assert (
-        message == "fake: refused. Check the network and the proxy of provider fake, then send a message to try again."
-    )
+    assert message == "fake: refused. Check the network and the proxy of provider fake, then send a message to retry."
 
 
 def test_messages_say_who_what_and_what_to_do() -> None:

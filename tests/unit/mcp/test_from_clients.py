@@ -103,7 +103,7 @@ def test_two_of_a_name_and_too_many_are_refused() -> None:
         ({"urls": ["https://*.example.com:x"]}, "mcp_from_clients.urls"),
         ({"secrets": ["a"]}, "mcp_from_clients.secrets"),
         ({"secrets": {"a": "text"}}, "mcp_from_clients.secrets.a"),
-        ({"secrets": {"a": {"value": "x", "url": WEB}}}, "mcp_from_clients.secrets.a.url: is not among"),
+        ({"secrets": {"a": {"value": "x", "url": WEB}}}, "mcp_from_clients.secrets.a.url: must be one of"),
         ({"urls": [WEB], "secrets": {"a": {"value": "$NONE", "url": WEB}}}, "mcp_from_clients.secrets.a.value: NONE"),
     ],
 )
