@@ -36,15 +36,15 @@ _RPC = ("rpc.method", "rpc.status")
 _MODEL = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model")
 
 RPC = Metric(
-    "bedrock.rpc.duration", Kind.HISTOGRAM, "s", _RPC, "calls from clients, without streams and WaitRequestCycle", _FAST
+    "bedrock.rpc.duration", Kind.HISTOGRAM, "s", _RPC, "calls from clients, except streams and WaitRequestCycle", _FAST
 )
 STREAMS = Metric("bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams and WaitRequestCycle calls that ended")
 MAILBOX = Metric(
-    "bedrock.mailbox.wait", Kind.HISTOGRAM, "s", (), "how long commands wait for their conversation", _FAST
+    "bedrock.mailbox.wait", Kind.HISTOGRAM, "s", (), "time that commands wait for their conversation", _FAST
 )
-RUNS = Metric("bedrock.run.duration", Kind.HISTOGRAM, "s", ("outcome",), "runs, from the message to the end", _SLOW)
+RUNS = Metric("bedrock.run.duration", Kind.HISTOGRAM, "s", ("outcome",), "duration of runs, from message to end", _SLOW)
 ATTEMPTS = Metric(
-    "gen_ai.client.operation.duration", Kind.HISTOGRAM, "s", (*_MODEL, "error.type"), "attempts to ask a model", _SLOW
+    "gen_ai.client.operation.duration", Kind.HISTOGRAM, "s", (*_MODEL, "error.type"), "time per model request", _SLOW
 )
 FIRST_CHUNK = Metric(
     "gen_ai.client.operation.time_to_first_chunk", Kind.HISTOGRAM, "s", _MODEL, "time until an answer begins", _SLOW
@@ -57,19 +57,19 @@ TOKENS = Metric(
     "tokens per answer: input (cache included), output, cache_read, cache_creation",
     _TOKENS,
 )
-COST = Metric("bedrock.cost", Kind.COUNTER, "dollars", _MODEL, "cost of answers, where prices are known")
+COST = Metric("bedrock.cost", Kind.COUNTER, "dollars", _MODEL, "cost of answers whose price is known")
 TOOLS = Metric("bedrock.tool.duration", Kind.HISTOGRAM, "s", ("gen_ai.tool.name", "outcome"), "tool calls", _SLOW)
 CANCELS = Metric(
-    "bedrock.cancel.duration", Kind.HISTOGRAM, "s", (), "from the request to cancel until the run has stopped", _FAST
+    "bedrock.cancel.duration", Kind.HISTOGRAM, "s", (), "time from cancel request until the run stops", _FAST
 )
-KILLS = Metric("bedrock.kill.duration", Kind.HISTOGRAM, "s", (), "time until a killed call's processes died", _FAST)
-LEAKS = Metric("bedrock.kill.leaks", Kind.COUNTER, "{call}", (), "killed calls whose processes might still run")
-WRITES = Metric("bedrock.store.transaction.duration", Kind.HISTOGRAM, "s", (), "transactions of the store", _FAST)
+KILLS = Metric("bedrock.kill.duration", Kind.HISTOGRAM, "s", (), "time until a killed call's processes exit", _FAST)
+LEAKS = Metric("bedrock.kill.leaks", Kind.COUNTER, "{call}", (), "killed calls whose processes might be running")
+WRITES = Metric("bedrock.store.transaction.duration", Kind.HISTOGRAM, "s", (), "duration of store transactions", _FAST)
 WRITE_SIZE = Metric(
-    "bedrock.store.transaction.changes", Kind.HISTOGRAM, "{change}", (), "changes that share a transaction", _COUNTS
+    "bedrock.store.transaction.changes", Kind.HISTOGRAM, "{change}", (), "changes per store transaction", _COUNTS
 )
 QUOTAS = Metric(
-    "bedrock.quota.exceeded", Kind.COUNTER, "{refusal}", ("quota",), "calls refused because a quota was exhausted"
+    "bedrock.quota.exceeded", Kind.COUNTER, "{refusal}", ("quota",), "calls refused because a quota was exceeded"
 )
 TAKEN_OVER = Metric(
     "bedrock.conversations.taken_over",
@@ -85,22 +85,22 @@ FORWARDED = Metric(
     ("outcome",),
     "attempts to forward calls and streams to other nodes",
 )
-LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events on delivery to a watcher", _FAST)
-LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "how late the event loop is", _FAST)
+LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events when delivered to a watcher", _FAST)
+LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "delay of the event loop", _FAST)
 
 OPEN_RUNS = Metric("bedrock.runs.open", Kind.GAUGE, "{run}", (), "runs in progress")
 OPEN_ATTEMPTS = Metric("bedrock.model_requests.open", Kind.GAUGE, "{request}", (), "model requests in flight")
 WAITING_REQUESTS = Metric(
     "bedrock.model_requests.waiting", Kind.GAUGE, "{request}", (), "model requests waiting for their principal's turn"
 )
-OPEN_TOOLS = Metric("bedrock.tools.open", Kind.GAUGE, "{call}", (), "tool calls that run, or wait for a client")
+OPEN_TOOLS = Metric("bedrock.tools.open", Kind.GAUGE, "{call}", (), "tool calls running or waiting for a client")
 CONVERSATIONS = Metric("bedrock.conversations.live", Kind.GAUGE, "{conversation}", (), "conversations in memory")
 WATCHERS = Metric("bedrock.watchers", Kind.GAUGE, "{stream}", (), "open Subscribe streams and WaitRequestCycle calls")
 WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes waiting for the store")
-NODES = Metric("bedrock.nodes", Kind.GAUGE, "{node}", (), "live nodes that this one sees, itself included")
+NODES = Metric("bedrock.nodes", Kind.GAUGE, "{node}", (), "live nodes that this node sees, including itself")
 LEASE = Metric("bedrock.lease.age", Kind.GAUGE, "s", (), "time since the database accepted this node's last heartbeat")
 THREADS = Metric("bedrock.threads", Kind.GAUGE, "{thread}", (), "threads of the server")
 FILES = Metric("bedrock.files.open", Kind.GAUGE, "{file}", (), "open file descriptors")
-MAX_FILES = Metric("bedrock.files.limit", Kind.GAUGE, "{file}", (), "how many may be open")
+MAX_FILES = Metric("bedrock.files.limit", Kind.GAUGE, "{file}", (), "maximum number of open file descriptors")
 
 METRICS = tuple(each for each in [*globals().values()] if isinstance(each, Metric))

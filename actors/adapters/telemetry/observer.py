@@ -52,7 +52,7 @@ def _guarded(observer: type[Observer]) -> type[Observer]:
                 return method(self, *args, **kwargs)
             except Exception:
                 if not self.failed:  # later observations would probably fail, too
-                    log.exception("an observation failed; later failures are not logged")
+                    log.exception("failed to record telemetry; later failures are not logged")
                 self.failed = True
                 return None
 

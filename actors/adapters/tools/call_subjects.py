@@ -125,7 +125,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
     if rule.action is Action.ALLOW and not prefix_allows(command.words, command):
         raise InvalidApprovalRuleError(
             "command_prefix",
-            f"must not begin with {shlex.join(command.words[:2])}, which may run what its arguments name: "
+            f"must not begin with {shlex.join(command.words[:2])}, which may run what its arguments name; "
             "allow the exact command",
         )
     return replace(rule, command_prefix=rule.command_prefix.strip(), words=command.words)

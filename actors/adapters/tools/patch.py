@@ -48,21 +48,21 @@ APPLIED = "<patches_applied>all</patches_applied>"
 
 SPEC = ToolSpec(
     description=(
-        "Change one UTF-8 text file, or create it. All patches of a call are found in the file as it was before the "
-        "call and applied together: if one of them fails, nothing is changed and the answer says why. They must not "
-        "overlap.\n\n"
+        "Change one UTF-8 text file, or create it. All patches of a call are matched against the file as it was before "
+        "the call and applied together: if one of them fails, nothing is changed and the result says why. They must "
+        "not overlap.\n\n"
         "Operations: `replace` puts newText where oldText is, which must be in the file exactly once (include lines "
-        'around it if it is not; newText "" deletes); `append_eof` and `prepend_bof` add newText at the end and at the '
-        "beginning; `overwrite` replaces the whole file. All but `replace` create a file that does not exist, and its "
-        "directories. Copy oldText exactly as it stands in the file, without line numbers. The file's mode and line "
-        "ends are kept.\n\n"
-        "Clipboards spare you from writing long text again. `toClipboard` stores the text that a replace found under a "
-        "name, before it is replaced; `fromClipboard` inserts the text of that name instead of newText. They last for "
-        "the conversation, across files. To move a function: in one call replace it (oldText: the function, newText: "
+        'around it if it is not; newText "" deletes it); `append_eof` and `prepend_bof` add newText at the end and at '
+        "the beginning; `overwrite` replaces the whole file. All but `replace` create a file that does not exist, and "
+        "its directories. Copy oldText exactly as it appears in the file, without line numbers. The file's mode and "
+        "line endings are kept.\n\n"
+        "Clipboards spare you from writing long text again. `toClipboard` stores the text that a replace removes under "
+        "a name; `fromClipboard` inserts the text with that name instead of newText. Clipboards last for the whole "
+        "conversation, across files. To move a function: in one call replace it (oldText: the function, newText: "
         '"", toClipboard: "fn"), then in the same call or a later one insert it (operation: "append_eof", '
         'fromClipboard: "fn"). To copy it, use the same name for both, which leaves it in place. `reindent` changes '
-        'the inserted text line by line: {"strip": "    ", "add": "\\t"} takes four spaces from the front of each line '
-        "that is not empty and puts a tab there.\n\n"
+        'the inserted text line by line: {"strip": "    ", "add": "\\t"} replaces the four spaces at the start of each '
+        "non-empty line with a tab.\n\n"
         "Relative paths start at the working directory and stay beneath it; use an absolute path for anything else. "
         "For renames, deletions and binary files use bash. A call takes at most 240 KiB: write longer files in several "
         "calls with append_eof."
@@ -74,33 +74,30 @@ SPEC = ToolSpec(
             "type": "array",
             "minItems": 1,
             "maxItems": MAX_PATCHES,
-            "description": "What to change; all of it or nothing.",
+            "description": "The changes to make, all or none.",
             "items": object_schema(
                 ["operation"],
                 operation={
                     "type": "string",
                     "enum": ["replace", "append_eof", "prepend_bof", "overwrite"],
-                    "description": "What to do.",
+                    "description": "How to change the file.",
                 },
                 oldText={
                     "type": "string",
-                    "description": "replace only: the text to replace, which is in the file exactly once.",
+                    "description": "replace only: the text to replace, which must be in the file exactly once.",
                 },
-                newText={"type": "string", "description": "The text to put there. Not needed with fromClipboard."},
-                toClipboard={
-                    "type": "string",
-                    "description": "replace only: store the text that was found under this name.",
-                },
-                fromClipboard={"type": "string", "description": "Put the text of this name there instead of newText."},
+                newText={"type": "string", "description": "The text to insert. Not needed with fromClipboard."},
+                toClipboard={"type": "string", "description": "replace only: store the replaced text under this name."},
+                fromClipboard={"type": "string", "description": "Insert the text with this name instead of newText."},
                 reindent={
                     "type": "object",
-                    "description": "Change the start of every line of the new text that is not empty.",
+                    "description": "Change the start of every non-empty line of the new text.",
                     "properties": {
                         "strip": {
                             "type": "string",
-                            "description": "Removed first; every line that is not empty must begin with it.",
+                            "description": "Removed first; every non-empty line must begin with it.",
                         },
-                        "add": {"type": "string", "description": "Added after that."},
+                        "add": {"type": "string", "description": "Added in its place."},
                     },
                     "additionalProperties": False,
                 },
@@ -129,7 +126,7 @@ class PatchTool:
         if "\0" in path:
             return ToolOutput("Nothing was changed: the path contains a NUL character.", is_error=True)
         if path.split("/")[0] == "~":
-            return ToolOutput(f"Nothing was changed: ~ has no meaning in a path; write {path} out.", is_error=True)
+            return ToolOutput(f"Nothing was changed: ~ is not expanded in a path; write {path} out.", is_error=True)
         if len(json.dumps(arguments, ensure_ascii=False).encode()) > MAX_INPUT:
             text = f"Nothing was changed: the call is longer than {MAX_INPUT >> 10} KiB. Split it into several calls."
             return ToolOutput(text, is_error=True)
@@ -141,7 +138,7 @@ class PatchTool:
             context,
             what=f"Patching {path}",
             stdin=json.dumps(request, ensure_ascii=False).encode(),
-            hint="The file is either unchanged or fully changed: read it.",
+            hint="The file is either unchanged or fully changed; read it to find out.",
             output_bytes=MAX_OUTPUT,
         )
         if output.is_error:

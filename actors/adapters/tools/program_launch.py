@@ -140,7 +140,7 @@ def _answer(end: ProcessEnd, what: str, hint: str) -> bytes | ToolOutput:
         raise ToolTransientError(f"{what} was killed: the cluster's database did not respond.", begun=True)
     if end.limit:
         return ToolOutput(
-            f"{what} took more {end.limit} than a call is allowed, and was killed. {hint}".rstrip(), is_error=True
+            f"{what} used more {end.limit} than a call is allowed and was killed. {hint}".rstrip(), is_error=True
         )
     if end.killed:
         return ToolOutput(f"{what} was cancelled.", is_error=True)

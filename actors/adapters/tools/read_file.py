@@ -50,7 +50,7 @@ class ReadFileTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         path = arguments["path"]
         if "\0" in path:
-            return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)
+            return ToolOutput("Cannot read the file: the path contains a NUL character.", is_error=True)
         offset, limit = int(arguments.get("offset", 1)), int(arguments.get("limit", DEFAULT_LIMIT))
         return run_worker("read_file", (path, str(offset), str(limit)), context, what=f"Reading {path}")
 
@@ -61,8 +61,8 @@ HEADER_BYTES = 4096
 
 READ_IMAGE = ToolSpec(
     description=(
-        "Look at a PNG, JPEG, GIF or WebP image file. You see it scaled down to what you can take; of an animated one "
-        "you see the first frame. Relative paths start at the working directory."
+        "View a PNG, JPEG, GIF or WebP image file. You see it scaled down to a size that you can process; of an "
+        "animated image, you see the first frame. Relative paths start at the working directory."
     ),
     input_schema=object_schema(
         ["path"], path={"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."}
@@ -77,7 +77,7 @@ class ReadImageTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         path = arguments["path"]
         if "\0" in path:
-            return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)
+            return ToolOutput("Cannot read the file: the path contains a NUL character.", is_error=True)
         what, room = f"Reading {path}", MAX_IMAGE_BYTES + HEADER_BYTES
         read = worker_answer("read_file", (path, str(MAX_IMAGE_BYTES)), context, what=what, output_bytes=room)
         if isinstance(read, ToolOutput):

@@ -27,7 +27,7 @@ THINK = ToolSpec(
         "Write down reasoning that you want to keep in the conversation: a plan, what you learned, what to check next. "
         "It has no effect and returns nothing new."
     ),
-    input_schema=object_schema(["thoughts"], thoughts={"type": "string", "description": "What you think."}),
+    input_schema=object_schema(["thoughts"], thoughts={"type": "string", "description": "Your reasoning."}),
     traits=ToolTraits("think", ToolGroup.OTHER, retry_safe=True),
     instant=True,
 )

@@ -19,7 +19,7 @@ MAX_REASON_CHARACTERS = 2_000
 ASK = "If the task needs more, call request_mode_upgrade and say why."
 # The last sentence is for the model only; see `FOR_AGENT`.
 HOW_TO_ASK = (
-    "The mode is restricted: tools can read but not change anything outside of a temporary directory of the call, and "
+    "The mode is restricted: tools can read but not change anything outside a temporary directory of the call, and "
     f"have no network. {ASK}"
 )
 # Text appended to the results of calls that failed because of workspace mode.
@@ -34,15 +34,15 @@ FOR_AGENT = {"for_agent": ASK}
 
 GRANTED = (
     "Approved: the mode is unrestricted from now on. Tools may change files, run any command and use the network. "
-    "Go on with what you asked for; what failed before because of the mode has to be called again."
+    "Continue with what you asked for, and repeat the calls that failed because of the mode."
 )
 GRANTED_WORKSPACE = (
     "Approved: the mode is workspace from now on. Tools may change files beneath the working directory, but not .git "
-    "or other files that people run later, and have no network. Go on with what you asked for; what failed before "
-    "because of the mode has to be called again."
+    "or other files that people run later, and have no network. Continue with what you asked for, and repeat the "
+    "calls that failed because of the mode."
 )
-NOT_NEEDED = "The mode is already unrestricted; nothing had to be changed. Go on."
-NOT_NEEDED_WORKSPACE = "The mode is already workspace; nothing had to be changed. Go on."
+NOT_NEEDED = "The mode is already unrestricted; nothing was changed. Continue."
+NOT_NEEDED_WORKSPACE = "The mode is already workspace; nothing was changed. Continue."
 
 SPEC = ToolSpec(
     description=(
@@ -64,7 +64,7 @@ SPEC = ToolSpec(
         mode={
             "type": "string",
             "enum": [Mode.WORKSPACE.value, Mode.UNRESTRICTED.value],
-            "description": "The mode to ask for; unrestricted if left out.",
+            "description": "The mode to ask for; default unrestricted.",
         },
     ),
     traits=ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True),

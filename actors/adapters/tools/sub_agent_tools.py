@@ -56,28 +56,28 @@ _TASK = object_schema(
     task={
         "type": "string",
         "minLength": 1,
-        "description": "What to do and what to report. The sub-agent knows nothing of this conversation: name "
-        "files, and say what it is for.",
+        "description": "What to do and what to report. The sub-agent knows nothing about this conversation: name "
+        "files, and explain the purpose.",
     },
     cwd={
         "type": "string",
         "minLength": 1,
         "maxLength": 4096,
-        "description": "Its working directory; that of this conversation if left out.",
+        "description": "Its working directory, by default that of this conversation.",
     },
-    mode={"type": "string", "description": f'Only "{Mode.RESTRICTED.value}": sub-agents read, and change nothing.'},
+    mode={"type": "string", "description": f'Only "{Mode.RESTRICTED.value}": sub-agents can only read.'},
     model={
         "type": "string",
         "minLength": 1,
         "maxLength": 256,
-        "description": "The model it uses; that of this conversation if left out.",
+        "description": "The model it uses, by default that of this conversation.",
     },
     max_turns={
         "type": "integer",
         "minimum": 1,
-        "description": "How many responses it has; default 20. One more is given to submit a result.",
+        "description": "Maximum number of responses; default 20. One more is allowed for submitting a result.",
     },
-    timeout_seconds={"type": "integer", "minimum": 1, "description": "How much time it has; default 1200."},
+    timeout_seconds={"type": "integer", "minimum": 1, "description": "Its time limit in seconds; default 1200."},
     read_first={
         "type": "array",
         "items": {"type": "string", "minLength": 1, "maxLength": 4096},
@@ -89,10 +89,10 @@ _TASK = object_schema(
 SPEC = ToolSpec(
     description=(
         "Start sub-agents, agents that each work on one task at the same time, and wait for all of them. The result "
-        "says for each task, in order, what was reported or why it failed. Use it for parts that do not depend on one "
-        "another and would fill this conversation with what need not stay in it: searching, reading much, comparing. "
-        "A sub-agent has the same tools but is always restricted to reading, cannot ask anybody, and cannot start "
-        "sub-agents. If one task is wrong none is started."
+        "says for each task, in order, what was reported or why it failed. Use it for independent parts that "
+        "would fill this conversation with what need not stay in it: searching, reading a lot, comparing. A sub-agent "
+        "has the same tools but is always restricted to reading, cannot ask anybody, and cannot start sub-agents. If "
+        "one task is invalid, none is started."
     ),
     input_schema=object_schema(
         ["tasks"],
@@ -101,7 +101,7 @@ SPEC = ToolSpec(
             "items": _TASK,
             "minItems": 1,
             "maxItems": MOST,
-            "description": "One sub-agent for each.",
+            "description": "The tasks, each for one sub-agent.",
         },
     ),
     traits=ToolTraits("spawn_sub_agent", ToolGroup.OTHER, retry_safe=True),
@@ -122,7 +122,7 @@ class SpawnSubAgentTool:
 
 def _task(index: int, task: Mapping[str, Any], context: ToolContext) -> AgentTask:
     if task.get("mode", Mode.RESTRICTED) != Mode.RESTRICTED:
-        text = f"sub-agents are always {Mode.RESTRICTED.value}; leave it out, and do what needs more yourself"
+        text = f"sub-agents are always {Mode.RESTRICTED.value}; omit this, and do what needs a wider mode yourself"
         raise SubAgentsRefusedError(index, "mode", text)
     return AgentTask(
         agent_id="",

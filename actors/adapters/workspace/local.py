@@ -296,7 +296,7 @@ class LocalWorkspace(Workspace):
         if not _is_text(real):
             raise ValueError("its real path is not valid UTF-8")
         if self._is_protected(real):
-            raise ValueError("it holds the server's data or private keys: choose another one")
+            raise ValueError("it contains the server's data or private keys; choose another one")
         return real
 
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:

@@ -22,7 +22,7 @@ def test_a_tier_that_is_unavailable_is_reported_in_one_line(
     monkeypatch.setattr(probe, "why_not", lambda report: "the network can be reached")
     config = load({"data_dir": str(tmp_path / "data"), "sandbox": tier}, {"HOME": str(tmp_path)})
     with (
-        pytest.raises(CannotStartError, match=f"does not support the setting sandbox = {tier}.*the network") as refusal,
+        pytest.raises(CannotStartError, match=f"does not support sandbox = {tier}.*the network") as refusal,
         wire(config),
     ):
         pass

@@ -171,7 +171,7 @@ def test_where_there_was_a_database_none_is_begun_unasked(data: Path, tmp_path: 
     copy = back_up(data, tmp_path / "copy.db").path
     (data / FILE).unlink()
     with pytest.raises(
-        StoreUnusableError, match=rf"had a database, but {FILE} is now missing: .*, or remove .*{MARKER}"
+        StoreUnusableError, match=rf"had a database, but {FILE} is now missing; .*, or remove .*{MARKER}"
     ):
         open_store(data)
     assert not (data / FILE).exists()

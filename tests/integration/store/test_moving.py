@@ -117,7 +117,7 @@ def test_what_was_moved_is_opened_no_more_unless_the_mark_is_removed(tmp_path: P
     ):
         with pytest.raises(StoreUnusableError) as told:
             opens()
-        assert f"were moved to {to}: set `database` to that URL" in str(told.value)
+        assert f"were moved to {to}; set `database` to that URL" in str(told.value)
         assert f"remove {data / 'moved'}" in str(told.value)
     assert not (tmp_path / "again.db").exists()
     (data / "moved").unlink()

@@ -372,7 +372,7 @@ SECRET = "s3cret-p%40ss"
     [
         ("mysql://h/d", "must begin with postgresql://"),
         (f"postgresql://user:{SECRET}@h:port/d", "port"),
-        (f"postgresql://user:{SECRET}%zz@h/d", "cannot be parsed: write postgresql://"),
+        (f"postgresql://user:{SECRET}%zz@h/d", "cannot be parsed; use postgresql://"),
         (f"postgresql://user:{SECRET}@127.0.0.1:1/d", "postgresql://user@127.0.0.1:1/d cannot be opened: .*refused"),
     ],
 )

@@ -107,7 +107,7 @@ def test_rows_that_were_changed_are_evidence_and_stay(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     draft = grow(store)
     raw(store._writer._database).execute("UPDATE log SET event = '{}' WHERE step = 5")
-    with pytest.raises(StoreDamagedError, match="step 5 of c1 was changed"):
+    with pytest.raises(StoreDamagedError, match="step 5 of c1 has been modified"):
         store.prune_log("c1", draft.record.revision)
     assert first_step(store) == 1
     assert any("step 5" in found for found in store.verify("c1"))

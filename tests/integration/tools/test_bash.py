@@ -86,7 +86,7 @@ def test_cancel_ends_the_command_of_the_running_call_and_no_other(harness: LiveH
     answer = harness.begin(cmd="echo begun; setsid sleep 1000 & sleep 1000", wait_seconds=900)
     harness.see("begun\n")
     harness.cancel.cancel()
-    assert "[cancelled; the command and all it started were killed]" in answer.result(BOUND).text
+    assert "[cancelled; the command and everything it started were killed]" in answer.result(BOUND).text
     assert harness.reaped
     assert not any(process_walk.alive(pid) for pid in harness.reaped)
     assert harness.toolbox.jobs("c-1") == ("b-1",)
@@ -113,7 +113,7 @@ def test_what_ignores_term_is_ended_by_kill(harness: LiveHarness) -> None:
     harness.call(cmd=command, wait_seconds=0)
     harness.await_line("b-1", "ready")
     output = harness.call(kill="b-1", signal="KILL")
-    assert "[b-1 has ended: killed, with all it started]" in output.text
+    assert "[b-1 has ended: killed, with everything it started]" in output.text
     assert harness.sandbox.live == 0
 
 
@@ -169,7 +169,7 @@ def test_the_jobs_end_with_the_sandbox(harness: LiveHarness) -> None:
     harness.call(cmd="sleep 1000", wait_seconds=0)
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.sandbox.close()
-    assert "killed, with all it started" in answer.result(BOUND).text
+    assert "killed, with everything it started" in answer.result(BOUND).text
     join_jobs()
 
 

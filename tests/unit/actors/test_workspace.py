@@ -109,7 +109,7 @@ def test_a_link_to_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
 def test_the_data_directory_cannot_be_a_working_directory(tmp_path: Path, inside: str) -> None:
     (tmp_path / "data" / "attachments").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "data")
-    with pytest.raises(ValueError, match="it holds the server's data"):
+    with pytest.raises(ValueError, match="it contains the server's data"):
         LocalWorkspace(lambda: [str(tmp_path / "data")]).check(str(tmp_path / inside))
 
 

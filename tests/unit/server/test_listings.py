@@ -366,7 +366,7 @@ def test_what_belongs_to_the_server_is_not_listed_nor_shown(tmp_path: Path) -> N
     assert listed(tmp_path, own / "token") == [("other", True), ("own", True)]
     assert listed(own, own / "token") == []
     for path in (own, tmp_path / "other" / ".." / "own"):
-        assert "it holds the server's data" in why_not(str(path), own)
+        assert "it contains the server's data" in why_not(str(path), own)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_call_that_ended_with_the_servers_lease_says_why(call: Any) -> None:
     call.sandbox.ends(exit_code=None, signal=9, killed=True, limit="lease", head=b"so far\n")
     output = run(call)
     assert output.is_error
-    said = "[killed, with all it started: the cluster's database did not respond]"
+    said = "[killed, with everything it started: the cluster's database did not respond]"
     assert output.text == f"so far\n{said}"
 
 
@@ -87,7 +87,7 @@ def test_a_killed_command_is_an_error_that_keeps_the_output(call: Any) -> None:
     call.sandbox.ends(exit_code=None, signal=9, killed=True, head=b"so far\n", reaped=(1, 2))
     output = run(call)
     assert output.is_error
-    assert output.text == "so far\n[killed, with all it started]"
+    assert output.text == "so far\n[killed, with everything it started]"
 
 
 def test_the_display_tells_people_the_figures(call: Any) -> None:

@@ -136,7 +136,7 @@ def test_a_command_goes_on_when_its_wait_is_over(harness: JobHarness) -> None:
     assert not output.is_error
     assert output.text.startswith("ready\npart\n[still running after a wait of ")
     assert "as b-1: " in output.text
-    assert "lines 0 to 0; line 1 is not finished; what comes next: since=1" in output.text
+    assert "lines 0 to 0; line 1 is incomplete; to continue, peek with since=1" in output.text
     told = display(output)
     assert (told["status"], told["handle"], told["command"]) == ("still_running", "b-1", "serve")
     assert told["window"] == {"start_offset": 0, "end_offset": 1, "truncated_before": False}
@@ -160,7 +160,7 @@ def test_a_wait_sees_the_end_with_all_output(harness: JobHarness) -> None:
     assert (output.text, output.is_error) == ("all\n[exit code 3]", False)
     assert display(output)["status"] == "exited"
     again = harness.call(wait="b-1")
-    assert again.text.endswith("\nnä\n[b-1 has ended: exit code 3]\n[lines 0 to 1; what comes next: since=2]")
+    assert again.text.endswith("\nnä\n[b-1 has ended: exit code 3]\n[lines 0 to 1; to continue, peek with since=2]")
     told = display(again)
     assert (told["status"], told["final_cause"], told["exit_code"]) == ("tombstoned", "exited", 3)
 
@@ -257,7 +257,7 @@ def test_a_peek_shows_a_window(harness: JobHarness) -> None:
     assert display(output)["window"] == {"start_offset": 100, "end_offset": 300, "truncated_before": False}
     assert harness.call(peek="b-1", lines=2).text.startswith("298\n299\n[b-1 has been running for ")
     assert harness.call(peek="b-1", since=299).text.startswith("299\n[")
-    assert "[no new output; what comes next: since=300]" in harness.call(peek="b-1", since=300).text
+    assert "[no new output; to continue, peek with since=300]" in harness.call(peek="b-1", since=300).text
     process.end()
 
 
@@ -278,7 +278,7 @@ def test_a_job_s_output_is_shown_as_a_terminal_leaves_it(harness: JobHarness) ->
 def test_what_replaces_more_lines_than_it_has_is_new_output(harness: JobHarness) -> None:
     process = harness.job()
     process.write(b"begin\n" + b"working\n" * 9)
-    assert "[lines 0 to 9; what comes next: since=10]" in harness.call(peek="b-1", since=0).text
+    assert "[lines 0 to 9; to continue, peek with since=10]" in harness.call(peek="b-1", since=0).text
     process.write(b"\x1b[9A\x1b[Jdone\n")
     assert harness.call(peek="b-1", since=10).text.startswith("begin\ndone\n[")
     process.end()
@@ -328,7 +328,7 @@ def test_a_kill_sends_one_signal_and_waits_for_the_end(harness: JobHarness) -> N
     told = display(output)
     assert (told["status"], told["final_cause"], told["signal"]) == ("tombstoned", "killed", 15)
     again = harness.call(kill="b-1", signal="KILL")
-    assert "; it was sent nothing]" in again.text
+    assert "; no signal was sent]" in again.text
     assert process.signals.empty()
     assert process.kills == 0
 
@@ -345,7 +345,7 @@ def test_a_job_that_ignores_its_signal_goes_on(harness: JobHarness, monkeypatch:
     monkeypatch.setattr(bash, "KILL_SECONDS", 0)
     process = harness.job()
     output = harness.call(kill="b-1")
-    assert "kill_pending_kernel: b-1 still runs" in output.text
+    assert "kill_pending_kernel: b-1 is still running" in output.text
     assert 'signal "KILL"' in output.text
     assert display(output)["status"] == "kill_pending_kernel"
     assert display(harness.call(peek="b-1"))["kill_pending"] is True
@@ -367,7 +367,7 @@ def test_a_kill_wakes_waiting_callers(harness: JobHarness) -> None:
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.watched(process)
     harness.call(kill="b-1", signal="KILL")
-    assert "killed, with all it started" in answer.result(BOUND).text
+    assert "killed, with everything it started" in answer.result(BOUND).text
     assert not answer.result().is_error
 
 
@@ -532,8 +532,8 @@ def test_forgetting_a_conversation_ends_all_of_it(harness: JobHarness) -> None:
     making = harness.begin(cmd="make", wait_seconds=900)
     made = harness.process()
     harness.toolbox.forget("c-1")
-    assert "killed, with all it started" in waiting.result(BOUND).text
-    assert "killed, with all it started" in making.result(BOUND).text
+    assert "killed, with everything it started" in waiting.result(BOUND).text
+    assert "killed, with everything it started" in making.result(BOUND).text
     assert (process.kills, made.kills) == (1, 1)
     everything_ends()
     assert harness.toolbox.jobs("c-1") == ()
@@ -554,7 +554,7 @@ def test_a_job_whose_end_is_lost_still_wakes_waiting_callers(harness: JobHarness
     harness.watched(process)
     process.be_lost()
     output = answer.result(BOUND)
-    assert "how it ended is not known" in output.text
+    assert "how it ended is unknown" in output.text
     assert "not all of its processes could be confirmed dead" in output.text
 
 

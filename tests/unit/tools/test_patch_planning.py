@@ -87,14 +87,14 @@ def test_blanks_at_the_ends_of_lines_are_overlooked_and_kept_where_nothing_chang
     text: str, old: str, new: str, expected: str
 ) -> None:
     assert replaced(text, old, new) == expected
-    assert match(text, old, new).how == "with other blanks at the ends of lines"
+    assert match(text, old, new).how == "with different trailing whitespace"
 
 
 def test_blanks_in_a_line_and_several_places_are_not_overlooked() -> None:
     assert "not found" in mismatch("foobar", "foo ")
     assert "not found" in mismatch("a  b\n", "a b\n")
     assert "not found" in mismatch("a\n\tb", "a\n ")
-    assert "2 times (ignoring blanks at the ends of lines)" in mismatch("a \nb\n\na  \nb\n", "a\nb\n")
+    assert "2 times (ignoring trailing whitespace)" in mismatch("a \nb\n\na  \nb\n", "a\nb\n")
 
 
 def test_spaces_are_found_as_tabs() -> None:
@@ -360,7 +360,7 @@ def test_a_missing_newline_at_the_end_stays_missing_and_appending_to_it_is_repor
     assert apply(b"a\nb", replace("a", "x")).content == b"x\nb"
     done = apply(b"a", append("b\n"))
     assert done.content == b"ab\n"
-    assert done.notes == ["<note>the file had no newline at its end: its last line was continued.</note>"]
+    assert done.notes == ["<note>the file had no final newline, so its last line was extended.</note>"]
     assert apply(b"a\n", append("b")).notes == []
 
 

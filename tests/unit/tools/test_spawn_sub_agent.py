@@ -55,8 +55,8 @@ def test_a_wider_mode_is_refused_politely(call: Any) -> None:
     output = SpawnSubAgentTool().run({"tasks": [{"task": "a"}, {"task": "b", "mode": "unrestricted"}]}, call.context)
     assert output.is_error
     assert output.text == (
-        "No sub-agent was started. `tasks[1].mode`: sub-agents are always restricted; leave it out, and do what needs "
-        "more yourself"
+        "No sub-agent was started. `tasks[1].mode`: sub-agents are always restricted; omit this, and do what needs "
+        "a wider mode yourself"
     )
 
 

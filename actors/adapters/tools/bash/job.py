@@ -234,7 +234,7 @@ class Job:
                 self._scrollback.finish()
                 self._scrollback.keep_last(TOMBSTONE_LINES)
         except Exception:
-            log.exception("how a bash job ended is unknown")
+            log.exception("cannot determine how a bash job ended")
         finally:
             self._settle(end)
 

@@ -23,7 +23,7 @@ def exited(
     job: Job, end: ProcessEnd, cwd: str, *, cancelled: bool = False, hint: str = "", is_error: bool = False
 ) -> ToolOutput:
     """The result of a command that ended during the call; `hint` advises requesting a wider mode."""
-    lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
+    lines = ["cancelled; the command and everything it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
     if end.leaked:
@@ -49,9 +49,9 @@ def stopped_waiting(job: Job, cwd: str) -> ToolOutput:
 
 
 def kill_pending(job: Job, window: LineWindow, cwd: str, *, number: int, waited_ms: int) -> ToolOutput:
-    advice = 'to end it for certain, kill it with signal "KILL"' if number != signal.SIGKILL else "the kernel holds it"
+    advice = 'to force it, kill it with signal "KILL"' if number != signal.SIGKILL else "it is stuck in the kernel"
     waited = _seconds(waited_ms / 1000)
-    state = f"kill_pending_kernel: {job.handle} still runs {waited} after {_signal_name(number)}; {advice}"
+    state = f"kill_pending_kernel: {job.handle} is still running {waited} after signal {_signal_name(number)}; {advice}"
     display = {"status": "kill_pending_kernel", **_running(job, cwd), "waited_ms": waited_ms}
     return _answer(_text(window.text), [state, _extent(window)], display | {"window": _bounds(window)})
 
@@ -59,14 +59,14 @@ def kill_pending(job: Job, window: LineWindow, cwd: str, *, number: int, waited_
 def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
     state = f"{job.handle} has been running for {_seconds(job.age_seconds)}"
     if job.kill_pending:
-        state += '; it was sent a signal and has not ended, kill it with signal "KILL"'
+        state += '; it was sent a signal but has not ended: kill it with signal "KILL"'
     display = {"status": "running", **_running(job, cwd), "kill_pending": job.kill_pending, "window": _bounds(window)}
     return _answer(_text(window.text), [state, _extent(window)], display)
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
     """The result for a job that had already ended; `unsent` means that the requested signal was therefore not sent."""
-    state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
+    state = f"{job.handle} has ended: {_verdict(end)}" + ("; no signal was sent" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}
     return replace(_answer(_text(window.text), [state, _extent(window)], display), ended_job=job.handle)
@@ -118,12 +118,12 @@ def _extent(window: LineWindow) -> str:
     else:
         extent = "no new output" if window.end else "no output yet"
     if window.open:
-        extent += f"; line {window.end} is not finished"
+        extent += f"; line {window.end} is incomplete"
     if window.truncated_before:
         extent += "; earlier lines were discarded"
     if window.more:
         return f"{extent}; there is more: peek with since={window.end}"
-    return f"{extent}; what comes next: since={window.end}"
+    return f"{extent}; to continue, peek with since={window.end}"
 
 
 def _output(end: ProcessEnd) -> str:
@@ -143,15 +143,15 @@ def _text(output: bytes) -> str:
 
 def _verdict(end: ProcessEnd) -> str:
     if end.limit == "processes":
-        return "killed, with all it started: it exceeded the limit of processes per call"
+        return "killed, with everything it started: it exceeded the limit of processes per call"
     if end.limit == "memory":
-        return "killed, with all it started: it exceeded the memory limit per call"
+        return "killed, with everything it started: it exceeded the memory limit per call"
     if end.limit == "lease":
-        return "killed, with all it started: the cluster's database did not respond"
+        return "killed, with everything it started: the cluster's database did not respond"
     if end.killed:
-        return "killed, with all it started"
+        return "killed, with everything it started"
     if end.exit_code is None:
-        return f"killed by signal {_signal_name(end.signal)}" if end.signal else "how it ended is not known"
+        return f"killed by signal {_signal_name(end.signal)}" if end.signal else "how it ended is unknown"
     name = _signal_name(_shell_signal(end) or 0)
     return f"exit code {end.exit_code}" + (f", as after signal {name}" if name else "")
 

@@ -77,7 +77,7 @@ def _check_git_push(words: list[str]) -> None:
     options, _ = _sorted(arguments)
     if "--force" in options or "f" in _letters(options, ends_at="o"):
         raise _refused(
-            "A forced push destroys what others have pushed in the meantime. Use `git push --force-with-lease`, which "
+            "A force push overwrites what others have pushed in the meantime. Use `git push --force-with-lease`, which "
             "refuses to do that."
         )
 

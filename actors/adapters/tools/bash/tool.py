@@ -76,7 +76,7 @@ def _the_one_of(arguments: Mapping[str, Any]) -> str:
 def _check_company(chosen: str, arguments: Mapping[str, Any]) -> None:
     for name, owners in BELONGS_TO.items():
         if name in arguments and chosen not in owners:
-            text = f"`{name}` works only with {_listed(owners)}: leave it out with `{chosen}`."
+            text = f"`{name}` works only with {_listed(owners)}: omit it with `{chosen}`."
             raise _conflict(text, [chosen, name])
     if "lines" in arguments and "since" in arguments:
         raise ToolRefusedError(
@@ -131,39 +131,39 @@ SPEC = ToolSpec(
         "Every `cmd` is a new shell: `cd` and variables do not persist, so chain with `&&`. There is no terminal and "
         "stdin is empty: commands that ask questions get no answer. Output beyond 128 KiB is cut in the middle. The "
         "call returns when the command ends, and background processes (`&`) that it leaves behind are killed then.\n"
-        "A command that still runs after wait_seconds is not killed: it goes on as a job, and the result names its "
-        "handle (b-1, b-2, …). `peek` shows what the job has written, `wait` waits for its end, `kill` stops it: TERM "
-        "asks it to end, KILL ends it and all it started. To run a server, start it with wait_seconds 0, use it, "
-        f"then kill it. At most {MAX_LIVE} jobs run at the same time; they end when the server does.\n"
-        "In restricted and workspace mode HOME and TMPDIR are a private directory that is emptied when the command "
-        "ends. In restricted mode the command can write nowhere else, in workspace mode also beneath the working "
-        "directory."
+        "A command that is still running after wait_seconds is not killed: it continues as a job, and the result has "
+        "its handle (b-1, b-2, …). `peek` shows what the job has written, `wait` waits for its end, `kill` stops it: "
+        "TERM asks it to end, KILL ends it and everything it started. To run a server, start it with wait_seconds 0, "
+        f"use it, then kill it. At most {MAX_LIVE} jobs run at the same time; they end when the server does.\n"
+        "In restricted and workspace mode, HOME and TMPDIR are a private directory that is emptied when the command "
+        "ends. In restricted mode, the command can write nowhere else; in workspace mode, it can also write beneath "
+        "the working directory."
     ),
     input_schema=object_schema(
         [],
-        cmd={"type": "string", "minLength": 1, "description": "The command, as after `bash -c`."},
-        peek=_HANDLE | {"description": "Handle of a job: show what it has written."},
-        wait=_HANDLE | {"description": "Handle of a job: wait until it ends."},
-        kill=_HANDLE | {"description": "Handle of a job: send it a signal and wait for its end."},
+        cmd={"type": "string", "minLength": 1, "description": "The command to pass to `bash -c`."},
+        peek=_HANDLE | {"description": "Handle of the job whose output to show."},
+        wait=_HANDLE | {"description": "Handle of the job to wait for."},
+        kill=_HANDLE | {"description": "Handle of the job to send a signal to; waits for its end."},
         wait_seconds={
             "type": "integer",
             "description": f"With cmd and wait: seconds to wait for the end, 0 to {MAX_WAIT_SECONDS}; "
-            f"{DEFAULT_WAIT_SECONDS} if left out. The command is not killed when they have passed.",
+            f"default {DEFAULT_WAIT_SECONDS}. The command is not killed when this time is up.",
         },
         signal={
             "type": "string",
             "enum": ["TERM", "KILL"],
-            "description": "With kill: which signal; TERM if left out.",
+            "description": "With kill: the signal to send; default TERM.",
         },
         lines={
             "type": "integer",
             "minimum": 1,
-            "description": f"With peek: how many of the last lines; {PEEK_LINES} if left out.",
+            "description": f"With peek: how many of the last lines to show; default {PEEK_LINES}.",
         },
         since={
             "type": "integer",
             "minimum": 0,
-            "description": "With peek, instead of lines: all lines from this number on, counted from 0.",
+            "description": "With peek, instead of lines: show all lines from this number on, counted from 0.",
         },
     ),
     traits=ToolTraits("bash", ToolGroup.BASH, writes=True),
@@ -216,7 +216,7 @@ class BashTool:
             job.attend(process)
         except RuntimeError as error:
             context.reaped(job.wait_out().reaped)
-            raise ToolTransientError(f"The command was killed: unable to watch it ({error}).", begun=True) from None
+            raise ToolTransientError(f"The command was killed: cannot monitor it ({error}).", begun=True) from None
         end = job.wait(asked.wait_seconds, context.cancel)
         if end is None and self._goes_on(job, let_go, context):
             return output_text.still_running(

@@ -126,9 +126,9 @@ def main(_arguments: list[str]) -> None:
         answer = f"ok\n{json.dumps(found(asked), ensure_ascii=False)}"
     except OutputTooLargeError:
         limit = MAX_TERM_BYTES // 1024
-        answer = f"error\nEvery term finds more than {limit} KiB: use more specific terms, or search with `include`."
+        answer = f"error\nEvery term finds more than {limit} KiB; use more specific terms, or search with `include`."
     except (OSError, ValueError) as error:
         answer = f"error\nCannot search here: {getattr(error, 'strerror', None) or error}."
     except MemoryError:
-        answer = "error\nThe search needs too much memory: use simpler terms."
+        answer = "error\nThe search needed too much memory; use simpler terms."
     sys.stdout.buffer.write(answer.encode(errors="replace"))

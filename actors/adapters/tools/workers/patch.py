@@ -134,7 +134,7 @@ def warnings(path: str, content: bytes) -> list[str]:
     beginning = content[:MARKED].lower()
     if not any(mark in beginning for mark in MARKS):
         return []
-    return [f"<warning>{path} looks generated: its generator may undo this change.</warning>"]
+    return [f"<warning>{path} looks generated; its generator may overwrite this change.</warning>"]
 
 
 class Work:
@@ -177,10 +177,10 @@ class Work:
             raise PatchRefusedError("replace needs a non-empty oldText")
         elif not self.exists:
             raise PatchRefusedError(
-                "the file does not exist; overwrite, append_eof and prepend_bof create it, replace does not"
+                "the file does not exist; overwrite, append_eof and prepend_bof create it, but replace does not"
             )
         if "newText" not in patch and not source and not target:
-            raise PatchRefusedError('newText or fromClipboard is missing; newText "" deletes')
+            raise PatchRefusedError('newText or fromClipboard is missing; to delete text, pass newText ""')
 
     def unix(self, text: str) -> str:
         return text.replace("\r\n", "\n") if self.ending.crlf else text
@@ -201,7 +201,7 @@ class Work:
         self.clipboards[name] = self.stored[name] = text
         if sum(len(key.encode()) + len(kept.encode()) for key, kept in self.clipboards.items()) > MAX_CLIPBOARDS:
             raise PatchRefusedError(
-                f"the clipboards would hold more than {MAX_CLIPBOARDS >> 20} MiB; store into a used name"
+                f"the clipboards would hold more than {MAX_CLIPBOARDS >> 20} MiB; reuse an existing name"
             )
 
     def stored_text(self, name: str) -> str:
@@ -218,7 +218,7 @@ class Work:
                 held = f'clipboard "{printable(target)}" holds the text of the file, which differs from oldText'
                 self.notes.append(f"<note>{label}{held}.</note>")
         if operation == "append_eof" and self.haystack.text and not self.haystack.text.endswith("\n"):
-            self.notes.append(f"<note>{label}the file had no newline at its end: its last line was continued.</note>")
+            self.notes.append(f"<note>{label}the file had no final newline, so its last line was extended.</note>")
 
     def ordered(self) -> list[Edit]:
         """All edits, in the order in which they occur in the file. Raises PatchRefusedError if they overlap."""
@@ -227,7 +227,7 @@ class Work:
             same = rank == following == RANKS["overwrite"] and before.start == after.start
             if same or after.start < before.end:
                 raise PatchRefusedError(
-                    "two patches change the same text; all are found in the original file, so join these two"
+                    "two patches change the same text; all are matched against the original file, so combine these two"
                 )
         return [edit for edit, _ in ranked]
 

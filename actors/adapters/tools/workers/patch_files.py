@@ -179,8 +179,8 @@ def located(path: str) -> Generator[FileLocation]:
     try:
         place = Finder(root, free).follow(path.lstrip("/"))
     except PathEscapesError:
-        why = "it leads out of the working directory, by a symbolic link or .."
-        raise PatchRefusedError(f"{why}; if that is meant, give the absolute path") from None
+        why = "it leads out of the working directory through a symbolic link or .."
+        raise PatchRefusedError(f"{why}; if that is intended, give the absolute path") from None
     finally:
         close_quietly(root)
     try:
@@ -311,7 +311,7 @@ def locked(place: FileLocation) -> Generator[int | None]:
         elif failure not in (0, errno.EAGAIN):
             raise OSError(failure, os.strerror(failure))
         elif time.monotonic() > until:
-            raise PatchRefusedError("another program keeps it locked (flock); try again later")
+            raise PatchRefusedError("another program has it locked (flock); try again later")
         else:
             time.sleep(0.002)
     yield None
@@ -417,9 +417,7 @@ def enter_new(parent: int, name: str, entered: ExitStack, undo: ExitStack) -> in
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
-        raise PatchRefusedError(
-            f"its directory {name} is a symbolic link that leads nowhere, or was just created"
-        ) from None
+        raise PatchRefusedError(f"its directory {name} is a broken symbolic link, or was just created") from None
     undo.callback(quietly, os.rmdir, name, parent)
     directory = os.open(name, LINK, dir_fd=parent)
     entered.callback(close_quietly, directory)

@@ -248,7 +248,7 @@ def find(haystack: Haystack, sought: Sought) -> TextMatch:
         match = way(haystack, sought)
         if match is not None:
             return match
-    raise NoMatchError("oldText not found; read the file again and copy the text as it stands there")
+    raise NoMatchError("oldText not found; read the file again and copy the text exactly")
 
 
 def places(text: str, wanted: str) -> list[int]:
@@ -293,7 +293,7 @@ def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
     to_line_end = sought.old.rpartition("\n")[2] != old.rpartition("\n")[2]
     if to_line_end:
         found = [start for start in found if text[start + len(old) : start + len(old) + 1] in ("", "\n")]
-    start = only(found, "ignoring blanks at the ends of lines")
+    start = only(found, "ignoring trailing whitespace")
     if start is None:
         return None
     lines = haystack.text.split("\n")
@@ -301,7 +301,7 @@ def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
     end, line_end = in_lines(lines, text, start + len(old))
     end = line_end if to_line_end else end
     new = sought.new and unchanged_kept(sought.old, sought.new, haystack.text[begin:end])
-    return TextMatch(begin, end, new, "with other blanks at the ends of lines")
+    return TextMatch(begin, end, new, "with different trailing whitespace")
 
 
 def in_lines(lines: list[str], text: str, position: int) -> tuple[int, int]:

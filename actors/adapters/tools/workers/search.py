@@ -237,5 +237,5 @@ def main(_arguments: list[str]) -> None:
         cause = getattr(error, "strerror", None) or str(error)
         verdict, text = "error", f"Cannot search {asked['path']}: {cause}."
     except MemoryError:
-        verdict, text = "error", "The search needs too much memory: write a simpler pattern, or narrow the path."
+        verdict, text = "error", "The search needed too much memory; write a simpler pattern, or narrow the path."
     sys.stdout.buffer.write(f"{verdict}\n{text}\n".encode(errors="replace"))

@@ -214,7 +214,7 @@ def test_a_database_that_crashes_kills_nobody(ending: ExitStack) -> None:
     [
         (lambda url: url.replace("/test", "/no_test"), (StoreUnavailableError, r"cannot be reached: .*does not exist")),
         (lambda url: "postgresql://x:secret@", (StoreUnavailableError, r"cannot be reached")),
-        (lambda url: url + "&secret", (StoreUnusableError, r"^the database URL cannot be parsed: ")),
+        (lambda url: url + "&secret", (StoreUnusableError, r"^the database URL cannot be parsed; ")),
     ],
     ids=["no database", "no server", "no address"],
 )
