@@ -260,7 +260,7 @@ def test_restricted_calls_find_the_same_or_are_refused(harness: ToolHarness, lar
     if harness.sandbox.report.restriction_available:
         assert harness.use("search", pattern="needle") == free
     else:
-        with pytest.raises(Exception, match="restricted mode does not work"):
+        with pytest.raises(Exception, match="restricted mode is not available"):
             harness.use("search", pattern="needle")
 
 
