@@ -103,12 +103,15 @@ def published(data_dir: Path, socket: Path, gateway: str = "") -> Generator[None
     A thread restores the socket and the address file if they are removed. `gateway` is the gateway's URL. Raises
     TokenUnusableError if a file cannot be written.
     """
-    kept = LocalSocket(data_dir, socket)
     told = data_dir / GATEWAY_FILE
     if gateway:
         write_private(told, f"{gateway}\n")
     else:
-        told.unlink(missing_ok=True)  # left by a killed server; another program may listen there by now
+        try:
+            told.unlink(missing_ok=True)  # left by a killed server; another program may listen there by now
+        except OSError as error:
+            raise TokenUnusableError(f"{told} cannot be removed: {error.strerror}") from None
+    kept = LocalSocket(data_dir, socket)
     ended = threading.Event()
 
     def run() -> None:

@@ -105,7 +105,8 @@ def check_socket(path: Path) -> None:
 def check_entries(directory: Path) -> None:
     """Raise NotPrivateError if another user may have put a file into a directory before it was closed to others.
 
-    Such a file is a link, has another name elsewhere, or belongs to another user or can be written by others.
+    Such a file is a link, has another name elsewhere, or belongs to another user or can be written by others. A pipe
+    or a device is refused, too: opening it could block.
     """
     files: dict[Path, os.stat_result] = {}
     for path in directory.iterdir():
@@ -152,6 +153,8 @@ def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> No
         raise NotPrivateError(f"{path} belongs to uid {found.st_uid}, but this process runs as uid {user}; {advice}")
     if stat.S_ISLNK(found.st_mode) and not named:
         raise NotPrivateError(f"{path} is a link, which is not followed; look where it leads, and remove it")
+    if stat.S_IFMT(found.st_mode) in (stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK):
+        raise NotPrivateError(f"{path} is neither a file nor a socket; look at it, and remove it")
     if stat.S_ISREG(found.st_mode) and mode & 0o022:
         rights = "go-w" if named else "600"
         raise NotPrivateError(f"others may change {path} (mode {mode:04o}): look inside, then chmod {rights} {path}")

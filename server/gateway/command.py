@@ -12,7 +12,7 @@ from typing import Any
 import click
 from bedrock import v1
 from bedrock.cli.text.output import print_text
-from bedrock.local_server import ADDRESS_FILE, data_directory
+from bedrock.local_server import ADDRESS_FILE, NotPrivateError, data_directory, read_believed
 
 from actors.common.settings_checks import host_and_port
 from server.cli import CANNOT_START, USAGE, fail
@@ -139,7 +139,9 @@ def _conversation(text: str) -> v1.Conversation:
 def _local(data_dir: Path | None) -> str:
     """The address of the Unix socket of the server on this machine. Raises ConfigError if none runs."""
     try:
-        return ((data_dir or data_directory()) / ADDRESS_FILE).read_text().strip()
+        return read_believed((data_dir or data_directory()) / ADDRESS_FILE, most=4096).decode().strip()
+    except NotPrivateError as error:
+        raise ConfigError(str(error)) from None
     except (OSError, ValueError):
         raise ConfigError("no server is running on this machine; set one with --upstream") from None
 

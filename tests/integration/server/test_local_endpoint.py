@@ -16,6 +16,8 @@ from bedrock.cli.spawned_server import server_answers
 from bedrock.errors import ServerNotRunning, ServerUnreachable
 from bedrock.local_server import check_socket, server_process
 
+from server import local_endpoint
+from server.auth.tokens import TokenUnusableError
 from server.local_endpoint import LocalSocket
 
 
@@ -124,6 +126,19 @@ def test_the_address_is_written_again(data: Path, path: Path, how: str, caplog: 
         assert address.is_dir()
     else:
         assert address.read_text() == before
+
+
+@pytest.mark.parametrize("gateway", ["", "http://127.0.0.1:1"])
+def test_what_cannot_be_replaced_by_the_address_of_the_gateway_refuses_the_start(
+    data: Path, path: Path, gateway: str
+) -> None:
+    (data / "gateway").mkdir()
+    with (
+        pytest.raises(TokenUnusableError, match=r"gateway cannot be (removed|written): Is a directory"),
+        local_endpoint.published(data, path, gateway),
+    ):
+        pass
+    assert not (data / "address").exists(), "no client is led to a server that has not started"
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])

@@ -29,11 +29,12 @@ from server import operating_system as freed_memory
 from server.app import serving
 from server.app.serving import _on_signals
 from server.cluster.router import URGENT
+from server.gateway.command import _local
 from server.json_logs import JsonLines, LateLines, TextLines
 from server.local_endpoint import claim_directory, socket_path
 from server.operating_system import READY, RISE_BYTES, STOPPING, MallocTrimmer, connections, listener, notify
 from server.services.grpc_server import registry_of
-from server.settings.setting_values import Listen
+from server.settings.setting_values import ConfigError, Listen
 
 # The way in for programs of this machine: what is believed, and where the socket is.
 
@@ -147,6 +148,20 @@ def test_a_file_with_a_name_elsewhere_is_not_used(tmp_path: Path) -> None:
     (folder / "lock").hardlink_to(tmp_path / "passwd")
     with pytest.raises(NotPrivateError, match="lock has another name elsewhere"):
         claim_directory(folder)
+
+
+def test_a_gateway_does_not_call_where_another_user_says(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("unix:/theirs")
+    (tmp_path / "address").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a link, which is not followed"):
+        _local(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_any_file_is_refused_before_opening_it_blocks(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    os.mkfifo(tmp_path / "reserve", 0o600)
+    with pytest.raises(NotPrivateError, match="reserve is neither a file nor a socket"):
+        claim_directory(tmp_path)
 
 
 def test_a_link_is_not_followed_where_it_replaces_a_file_meanwhile(
