@@ -23,7 +23,7 @@ from actors.core.content import Image, Message, ToolError, ToolSuccess, Usage
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Event
 from actors.core.notifications import QueueChanged
-from actors.core.states import AgentTask, Ledger, QueuedInput
+from actors.core.states import AgentTask, Ledger, QueuedInput, RunOptions
 from actors.core.summary import StateSummary
 from actors.core.tool_run import KillReceipt
 from actors.ports import ConversationRecord
@@ -56,8 +56,7 @@ class SendMessageCommand(Struct, frozen=True):
     delivery: str = "reject"
     images: tuple[Image, ...] = ()
     expected_run: str = ""
-    generation: context.Generation | None = None
-    output_schema: str = ""
+    options: RunOptions = RunOptions()
     request_id: str = ""
     body_hash: str = ""
 

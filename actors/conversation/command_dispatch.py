@@ -128,11 +128,11 @@ class CommandDispatch:
         if known is not None:
             return msgspec.structs.replace(_SENT.decode(known.answer), duplicate=True)
         _refuse_archived(loaded)
-        if request.generation:
-            check_generation(request.generation, served_model(services, loaded.record.model).info)
+        if generation := request.options.generation:
+            check_generation(generation, served_model(services, loaded.record.model).info)
         if request.images:
             check_images(services, loaded.record.model)
-        _check_output_schema(request.output_schema)
+        _check_output_schema(request.options.output_schema)
         # The quota of stored bytes is checked for each message, because messages can prolong a single run indefinitely.
         if services.quotas.limits_stored:
             services.quotas.check_stored(loaded.record.principal)
@@ -143,8 +143,7 @@ class CommandDispatch:
             text=request.text,
             images=request.images,
             expected_run=request.expected_run,
-            generation=request.generation,
-            output_schema=request.output_schema,
+            **msgspec.structs.asdict(request.options),
         )
         self._builder.read_history(loaded.record)
         # Outdated MCP servers are ended only once the message is accepted: a refused one must change nothing.

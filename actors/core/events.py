@@ -13,9 +13,9 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from actors.core.content import Content, Delivery, Image, Text, ToolError, ToolResult, ToolSuccess, Usage
-from actors.core.context import CallSubject, Generation, Mode
+from actors.core.context import CallSubject, Mode
 from actors.core.errors import LlmFailure
-from actors.core.states import AgentOutcome, AgentTask, BackgroundJob
+from actors.core.states import AgentOutcome, AgentTask, BackgroundJob, RunOptions
 
 
 class Command(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Timer(Struct, frozen=True):
     """A time limit or a pause is over."""
 
 
-class UserMessage(Command, frozen=True, omit_defaults=True, tag="user_message"):
+class UserMessage(Command, RunOptions, frozen=True, omit_defaults=True, tag="user_message"):
     """A user message (REQ-BED-002)."""
 
     at: int
@@ -48,10 +48,6 @@ class UserMessage(Command, frozen=True, omit_defaults=True, tag="user_message"):
     delivery: Delivery = Delivery.REJECT
     expected_run: str = ""
     """If set, the command is rejected with RUN_OVER, before any other check, unless the open run has this id."""
-    generation: Generation | None = None
-    """Settings for the run that the message begins; None for a message that joins the open run (a steer)."""
-    output_schema: str = ""
-    """The JSON Schema, as JSON text, of the value that the run must end with; "" for none, as for every steer."""
 
 
 class UserCancel(Command, frozen=True, tag="user_cancel"):

@@ -15,16 +15,26 @@ from actors.core.errors import ErrorKind, LlmFailure
 STATE_VERSION = 1
 
 
-class QueuedInput(Struct, frozen=True, omit_defaults=True):
+class RunOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a message asks for the whole run that it begins.
+
+    The message inherits these fields as an event and in the queue; the `Ledger` of the run repeats them, because a base
+    class would change the order in which its fields are stored.
+    """
+
+    generation: Generation | None = None
+    """Settings for the run's model requests; the conversation's settings apply to what is not set."""
+    output_schema: str = ""
+    """The JSON Schema, as JSON text, of the value that the run must end with; "" for none, as for every steer."""
+
+
+class QueuedInput(RunOptions, frozen=True, omit_defaults=True):
     """A queued user message: a steer (for the open run) or a follow-up (begins another run)."""
 
     message_id: str
     text: str
     images: tuple[Image, ...]
     at: int
-    generation: Generation | None = None
-    output_schema: str = ""
-    """The JSON Schema of the output of the run that a follow-up begins, as JSON; "" for none."""
 
 
 class Notice(Struct, frozen=True):
@@ -136,9 +146,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     run_mode: Mode | None = None
     """The mode at the beginning of the latest run, which determines its client tools; None if there are none."""
     generation: Generation | None = None
-    """Settings for the requests of the latest run, from the message that began it."""
     output_schema: str = ""
-    """The JSON Schema, as JSON, of the value that the latest run must end with; "" for none."""
+    """The `RunOptions` of the message that began the latest run."""
     output: str = ""
     """The output, as JSON, of a run whose last answer filled the context: kept until the summary is written."""
     questions: int = 0

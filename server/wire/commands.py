@@ -32,6 +32,7 @@ from actors.core.context import (
     ToolGroup,
 )
 from actors.core.notifications import Fate
+from actors.core.states import RunOptions
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
@@ -168,10 +169,12 @@ def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ())
         images=images,
         delivery=_DELIVERY[request.delivery].value,
         expected_run=run_in(request.expected_run),
-        generation=_generation(request.generation) if request.HasField("generation") else None,
-        output_schema=_schema_text(request.output_schema, "output_schema", output_schema.MAX_SCHEMA_BYTES)
-        if request.HasField("output_schema")
-        else "",
+        options=RunOptions(
+            generation=_generation(request.generation) if request.HasField("generation") else None,
+            output_schema=_schema_text(request.output_schema, "output_schema", output_schema.MAX_SCHEMA_BYTES)
+            if request.HasField("output_schema")
+            else "",
+        ),
         request_id=request.request_id.lower(),
         body_hash=body_hash(request, "name"),
     )

@@ -199,10 +199,9 @@ def some_agents(tape: Tape) -> tuple[states.PendingAgent, ...]:
 def a_command(tape: Tape) -> events.Event:
     """Anything that may be asked for."""
     run = tape.pick(("", f"c:{RUN}", f"c:{RUN - 1}"))
+    delivery, how, schema = tape.pick(tuple(Delivery)), tape.pick((None, HOW)), tape.pick(("", "{}"))
     commands: tuple[events.Event, ...] = (
-        events.UserMessage(
-            600, "new", "hello", (), tape.pick(tuple(Delivery)), run, tape.pick((None, HOW)), tape.pick(("", "{}"))
-        ),
+        events.UserMessage(600, "new", "hello", (), delivery, run, generation=how, output_schema=schema),
         events.UserCancel(600, run, discard_queued=tape.pick((False, True))),
         events.ApprovalResponse(600, tape.pick(("t-x-0", "t-x-1", "t-none")), tape.pick((True, False)), "because"),
         events.TriggerContinuation(600),

@@ -59,7 +59,7 @@ def _start_sub_agent(state: states.Idle, context: ConvContext, event: events.Sta
     if not context.is_sub_agent:
         raise Rejected(Reason.NOT_SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
-    runs.open_run(builder)
+    runs.open_run(builder, states.RunOptions())
     builder.ledger = replace(builder.ledger, max_turns=event.max_turns)
     builder.add_user_message(event.message_id, event.task, (), "direct")
     return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE))

@@ -19,7 +19,7 @@ from actors.core.events import (
 )
 from actors.core.notifications import Fate, QueueChanged, SubAgents
 from actors.core.steps import texts
-from actors.core.steps.runs import begin_run, begin_summary
+from actors.core.steps.runs import begin_run, begin_summary, run_options
 from actors.core.steps.tool_rounds import add_call_result, run_next_call
 from actors.core.steps.transition_builder import TransitionBuilder
 from actors.core.summary import ContextState, summarize_agent
@@ -48,7 +48,7 @@ def start_run(state: states.Idle | states.Error, context: ConvContext, event: Us
         raise Rejected(Reason.SUB_AGENT)
     path = after_failure(state)
     builder = TransitionBuilder(state, context, event.at)
-    begin_run(builder, event.generation, event.output_schema)
+    begin_run(builder, event)
     builder.add_user_message(event.message_id, event.text, event.images, "direct")
     return builder.finish(states.AwaitingLlm(builder.ledger, states.LlmReason.USER_MESSAGE), *path)
 
@@ -65,7 +65,7 @@ def spawn_from_command(
     if not event.tasks:
         raise InvalidTransition("at least one task is needed")
     builder = TransitionBuilder(state, context, event.at)
-    begin_run(builder)
+    begin_run(builder, states.RunOptions())
     builder.add_user_message(event.message_id, "\n".join(task.task for task in event.tasks), (), "direct")
     return spawn_agents(builder, event.tasks, *after_failure(state), ContextState.PROCESSING_USER_MESSAGE)
 
@@ -98,9 +98,7 @@ def queue_input(state: states.State, context: ConvContext, event: UserMessage, b
     if len(ledger.steers) + len(ledger.follows) >= context.limits.max_queue:
         raise Rejected(Reason.QUEUE_FULL)
     builder = TransitionBuilder(state, context, event.at)
-    waiting = states.QueuedInput(
-        event.message_id, event.text, event.images, event.at, event.generation, event.output_schema
-    )
+    waiting = states.QueuedInput(event.message_id, event.text, event.images, event.at, **run_options(event))
     if event.delivery is Delivery.STEER:
         builder.ledger = replace(ledger, steers=(*ledger.steers, waiting))
     else:

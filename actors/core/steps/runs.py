@@ -5,13 +5,15 @@ The inference boundary is the point before a model request where queued messages
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.core import content, states
 from actors.core.content import SystemKind
-from actors.core.context import Budget, ConvContext, FollowUpPolicy, Generation, Rules
+from actors.core.context import Budget, ConvContext, FollowUpPolicy, Rules
 from actors.core.effects import AbortLlm, NotifyParent, RequestContinuation, RequestLlm, TransitionResult
 from actors.core.errors import ErrorKind
 from actors.core.events import LlmResponse, UsageReported, UserCancel
@@ -24,7 +26,7 @@ from actors.core.notifications import (
     StreamDiscarded,
     UsageChanged,
 )
-from actors.core.states import AwaitingContinuation, Error, Idle, LlmPhase, LlmRequesting
+from actors.core.states import AwaitingContinuation, Error, Idle, LlmPhase, LlmRequesting, RunOptions
 from actors.core.steps import texts
 from actors.core.steps.notices import (
     deliver_interruption_notice,
@@ -39,8 +41,13 @@ from actors.core.steps.transition_builder import TransitionBuilder
 from actors.core.summary import ContextState
 
 
-def open_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
-    """Open the next run. `generation` and `output_schema` come from the message that begins it."""
+def run_options(message: RunOptions) -> dict[str, Any]:
+    """The options among the fields of a message."""
+    return {name: getattr(message, name) for name in RunOptions.__struct_fields__}
+
+
+def open_run(builder: TransitionBuilder, message: RunOptions) -> None:
+    """Open the next run, with the options of the message that begins it."""
     ledger, context = builder.ledger, builder.context
     mode = context.mode if any(traits.client for traits in context.tools) else None
     builder.ledger = replace(
@@ -50,21 +57,20 @@ def open_run(builder: TransitionBuilder, generation: Generation | None = None, o
         rounds=0,
         run_usage=content.Usage(),
         run_mode=mode,
-        generation=generation,
-        output_schema=output_schema,
         output="",
         nudges=0,
         failure="",
         repeats=0,
         budget_warned=False,
+        **run_options(message),
     )
 
 
-def begin_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
+def begin_run(builder: TransitionBuilder, message: RunOptions) -> None:
     """Deliver the notices of an interrupted run and of a new date, if there are any, and open the next run."""
     deliver_interruption_notice(builder)
     notice_date(builder)
-    open_run(builder, generation, output_schema)
+    open_run(builder, message)
 
 
 def close_run(
@@ -128,7 +134,7 @@ def _drop_follow_ups(builder: TransitionBuilder) -> None:
 def _open_with(builder: TransitionBuilder, follow_up: states.QueuedInput, fate: Fate) -> None:
     builder.ledger = replace(builder.ledger, follows=builder.ledger.follows[1:])
     builder.notify(QueueChanged(follow_up, "follow_up", fate))
-    open_run(builder, follow_up.generation, follow_up.output_schema)
+    open_run(builder, follow_up)
     builder.add_user_message(follow_up.message_id, follow_up.text, follow_up.images, "follow_up")
 
 

@@ -118,17 +118,18 @@ def send(
     *,
     delivery: Delivery | None = None,
     images: ImageSource | Sequence[ImageSource] = (),
-    expected_run: str = "",
     generation: Generation | None = None,
-    output_schema: Mapping[str, Any] | None = None,
     request_id: str | None = None,
+    **fields: Any,
 ) -> v1.SendMessageRequest:
-    """Raises TypeError, which names the argument, ValueError for an unknown delivery or image format, or OSError."""
+    """`fields` are those that `new_message` converts by itself.
+
+    Raises TypeError, which names the argument, ValueError for an unknown delivery or image format, or OSError.
+    """
     return wrapper.new_message(
         v1.SendMessageRequest, name=name, text=text, images=image_messages(images),
-        delivery=wrapper.enum_value(v1.Delivery, delivery), expected_run=expected_run,
-        generation=_proto("generation", generation, Generation), output_schema=output_schema,
-        request_id=request_id or new_request_id(),
+        delivery=wrapper.enum_value(v1.Delivery, delivery), generation=_proto("generation", generation, Generation),
+        request_id=request_id or new_request_id(), **fields,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from actors.core.content import ToolError, ToolUse
 from actors.core.context import Generation, Profile, ReasoningEffort
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
-from actors.core.states import ContextExhausted, Error, Idle
+from actors.core.states import ContextExhausted, Error, Idle, RunOptions
 from actors.messages import ContinueConversationCommand, TriggerContinuationCommand
 from actors.ports import ToolOutput, etag_of
 from tests.integration.actors.conftest import Box, ScriptedModel
@@ -123,7 +123,7 @@ def test_a_message_brings_settings_for_its_run_over_those_of_the_conversation(wo
     talk = chosen(world, generation=Generation(ReasoningEffort.LOW, max_output_tokens=500))
     talk.send("one")
     assert asked_for(talk) == Generation(ReasoningEffort.LOW, max_output_tokens=500)
-    talk.send("two", generation=HIGH)
+    talk.send("two", options=RunOptions(generation=HIGH))
     assert asked_for(talk) == Generation(ReasoningEffort.HIGH, max_output_tokens=500)
     talk.send("three")
     assert asked_for(talk) == Generation(ReasoningEffort.LOW, max_output_tokens=500)
@@ -131,8 +131,8 @@ def test_a_message_brings_settings_for_its_run_over_those_of_the_conversation(wo
 
 def test_a_follow_up_keeps_its_settings_until_its_run(world: World) -> None:
     talk = chosen(world)
-    first = talk.asks("one", generation=LOW)
-    talk.send("two", delivery="follow_up", generation=HIGH)
+    first = talk.asks("one", options=RunOptions(generation=LOW))
+    talk.send("two", delivery="follow_up", options=RunOptions(generation=HIGH))
     assert first.request.generation == LOW
     first.say("One.")
     second = talk.exchange()
@@ -174,7 +174,7 @@ def test_what_the_model_cannot_do_is_refused_and_changes_nothing(world: World) -
     talk = chosen(world)
     attempts: tuple[Callable[[], Any], ...] = (
         lambda: chosen(world, generation=WARM),
-        lambda: talk.send("hello", generation=WARM),
+        lambda: talk.send("hello", options=RunOptions(generation=WARM)),
         lambda: talk.ask(messages.UpdateConversationCommand(generation=WARM)),
     )
     for refused in attempts:
@@ -182,7 +182,7 @@ def test_what_the_model_cannot_do_is_refused_and_changes_nothing(world: World) -
             refused()
         assert refusal.value.reason is Reason.GENERATION_UNSUPPORTED
     with pytest.raises(Rejected) as refusal:
-        talk.send("hello", generation=LONG)
+        talk.send("hello", options=RunOptions(generation=LONG))
     assert str(refusal.value) == (
         "generation.reasoning_effort: scripted supports only low, high; "
         "generation.max_output_tokens: scripted allows at most 8000 tokens"
@@ -195,7 +195,7 @@ SCHEMA = '{"type":"object","properties":{"answer":{"type":"integer"}},"required"
 
 def test_a_run_ends_with_a_value_that_the_server_has_checked(world: World) -> None:
     talk = chosen(world, tools=("look",))
-    run = talk.send("hello", output_schema=SCHEMA).run
+    run = talk.send("hello", options=RunOptions(output_schema=SCHEMA)).run
     first = talk.exchange()
     assert [spec.name for spec in first.request.tools] == ["look", "submit_output"]
     assert first.request.tools[1].input_schema == msgspec.json.decode(SCHEMA)
@@ -214,7 +214,7 @@ def test_a_run_ends_with_a_value_that_the_server_has_checked(world: World) -> No
 
 def test_a_run_without_a_fitting_value_fails_and_says_why(world: World) -> None:
     talk = chosen(world)
-    talk.send("hello", output_schema=SCHEMA)
+    talk.send("hello", options=RunOptions(output_schema=SCHEMA))
     for _ in range(3):
         talk.exchange().say("Seven.")
     failed = talk.rest(Error)
@@ -233,7 +233,7 @@ def test_a_run_without_a_fitting_value_fails_and_says_why(world: World) -> None:
 def test_what_is_no_schema_is_refused(world: World, schema: str, why: str) -> None:
     talk = chosen(world)
     with pytest.raises(messages.InvalidFieldError, match=why) as refused:
-        talk.send("hello", output_schema=schema)
+        talk.send("hello", options=RunOptions(output_schema=schema))
     assert refused.value.field == "output_schema"
     assert talk.record.state == Idle()
 

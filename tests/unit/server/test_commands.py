@@ -63,8 +63,8 @@ def test_settings_of_generation_come_with_a_conversation_and_with_a_message() ->
         commands.create_conversation(v1.CreateConversationRequest(conversation=wanted), "p").profile.generation == MEANT
     )
     sent = commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x", generation=GENERATION))
-    assert sent.generation == MEANT
-    assert commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x")).generation is None
+    assert sent.options.generation == MEANT
+    assert commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x")).options.generation is None
 
 
 def test_a_schema_with_a_number_that_json_does_not_have_is_refused() -> None:
@@ -92,11 +92,11 @@ def test_a_huge_schema_is_refused_before_it_is_converted(monkeypatch: pytest.Mon
 
 def test_an_output_schema_becomes_json_text() -> None:
     request = v1.SendMessageRequest(name="conversations/c", text="x")
-    assert commands.send_message(request).output_schema == ""
+    assert commands.send_message(request).options.output_schema == ""
     request.output_schema.update({"type": "array", "minItems": 2})
-    assert json.loads(commands.send_message(request).output_schema) == {"type": "array", "minItems": 2}
+    assert json.loads(commands.send_message(request).options.output_schema) == {"type": "array", "minItems": 2}
     request.output_schema.Clear()
-    assert commands.send_message(request).output_schema == "{}"
+    assert commands.send_message(request).options.output_schema == "{}"
 
 
 def test_create_leaves_defaults_to_the_server() -> None:
