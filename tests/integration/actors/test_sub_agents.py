@@ -99,7 +99,7 @@ def test_what_a_sub_agent_is(make_world: Any, tmp_path: Any) -> None:
     assert "spawn_sub_agent" in offered[talk.id]
     prompt = asked[record.id].system
     assert "You are a sub-agent" in prompt
-    assert "You have 7 turns, that is responses, and 1 min 30 s." in prompt
+    assert "You have 7 turns (responses) and 1 min 30 s." in prompt
     assert "request_mode_upgrade" not in prompt
     listed = world.truth.list(Selection("tester", UNARCHIVED), limit=10).records
     assert [each.id for each in listed] == [talk.id]

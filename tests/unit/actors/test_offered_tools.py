@@ -436,15 +436,15 @@ def test_the_prompt_of_a_sub_agent_names_its_role_its_end_and_its_limits() -> No
         assert prompt.startswith("You are a sub-agent")
         assert "call submit_result" in prompt
         assert "call submit_error" in prompt
-        assert "must be the only call of its response" in prompt
-        assert "You have 7 turns, that is responses, and 1 min 2 s." in prompt
+        assert "must be the only call in its response" in prompt
+        assert "You have 7 turns (responses) and 1 min 2 s." in prompt
         assert prompt.endswith("- mode: restricted")
         assert "request_mode_upgrade" not in prompt
 
 
 @pytest.mark.parametrize(("milliseconds", "text"), [(1_000, "1 s."), (60_000, "1 min."), (1_200_000, "20 min.")])
 def test_a_time_limit_is_reported_in_minutes_and_seconds(milliseconds: int, text: str) -> None:
-    assert f"responses, and {text} After" in sub_agent_prompt(PLACE, Mode.RESTRICTED, 0, 7, milliseconds)
+    assert f"(responses) and {text} After" in sub_agent_prompt(PLACE, Mode.RESTRICTED, 0, 7, milliseconds)
 
 
 def test_a_sub_agent_reads_the_repository_s_instructions_too() -> None:
