@@ -99,7 +99,7 @@ def test_fitting_input_is_parsed(name: str, raw: str, arguments: dict[str, Any])
         ("bash", "{", "not valid JSON"),
         ("bash", "[]", "must be a JSON object"),
         ("bash", '"ls"', "must be a JSON object"),
-        ("bash", '{"cmd": NaN}', "NaN is not a number"),
+        ("bash", '{"cmd": NaN}', "NaN is not a valid JSON number"),
         ("bash", "[" * 100_000, "not valid JSON"),
         ("bash", '{"cmd": ' + "1" * 5000 + "}", "not valid JSON"),
         ("bash", '{"cmd": "\\ud800"}', "surrogate"),
