@@ -20,8 +20,8 @@ from actors.core.context import CallSubject, ConvContext
 from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
-from actors.events.hub import TextWindow
 from actors.messages import EffectOutcome, ModelRequestOverdue
+from actors.publishing.hub import TextWindow
 from actors.runners.request_builder import RequestBuilder, find_model, respond
 from actors.runtime.actor import Actor, Mailbox, tell
 from actors.runtime.admission import Admission, ReadPace, SlotRequest

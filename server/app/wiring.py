@@ -21,12 +21,12 @@ from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.common import machine
 from actors.conversation.supervisor import Supervisor
-from actors.events.hub import EventHub
 from actors.maintenance.retention import Housekeeper
 from actors.ports import DataDirectoryBusyError, NoFaultPoints, SandboxReport, StoreError, Toolbox
 from actors.ports.cluster import Cluster, Node
 from actors.ports.telemetry import Telemetry
 from actors.ports.tools import McpServers
+from actors.publishing.hub import EventHub
 from actors.runtime.admission import FairSlots
 from actors.runtime.services import RandomIds, Services, SystemClock, Timers
 from server import operating_system

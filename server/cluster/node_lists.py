@@ -21,10 +21,10 @@ import grpc.aio
 import msgspec
 
 from actors.core.errors import Reason, Rejected
-from actors.events.conversation_list import ListChange, ListFeed
 from actors.ports import ConversationRecord
 from actors.ports.cluster import Cluster, Node
 from actors.ports.records import CommandOrigin
+from actors.publishing.conversation_list import ListChange, ListFeed
 from server.auth.principals import LOCAL, Role
 from server.cluster.peers import Lane, NodeConnections, NodeMarks, PeerLostError, Peers, is_cancelled
 from server.contract.errors import SlowReaderError

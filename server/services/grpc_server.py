@@ -23,7 +23,7 @@ from grpc_health.v1 import health, health_pb2
 
 from actors.common import machine
 from actors.core.context import ToolGroup
-from actors.events.hub import EventHub
+from actors.publishing.hub import EventHub
 from actors.runtime.services import Services, check_images_in
 from server.auth.authentication import Authentication
 from server.auth.authorization import Refusals

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
-from actors.events.hub import EventBatch, HubEvent, LiveText, TextChunk
 from actors.ports import Clock, ConversationReader, StoredEvent
+from actors.publishing.hub import EventBatch, HubEvent, LiveText, TextChunk
 from server.contract.errors import SlowReaderError
 from server.contract.limits import BATCH_BYTES, BATCH_EVENTS, HEARTBEAT_SECONDS, STALL_SECONDS, STORE_PAGE_EVENTS
 from server.wire.conversation_messages import EncodedConversations, conversation

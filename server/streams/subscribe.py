@@ -21,8 +21,8 @@ from actors.core import states
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, StateChanged
 from actors.core.summary import run_id
-from actors.events.hub import EventBatch, EventHub, TextChunk
 from actors.ports import ConversationReader, ConversationRecord, Snapshot, StoredEvent, StoreReader
+from actors.publishing.hub import EventBatch, EventHub, TextChunk
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES

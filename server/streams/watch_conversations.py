@@ -17,9 +17,9 @@ from typing import TypeAlias
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
-from actors.events.conversation_list import ListChange
 from actors.ports import ConversationRecord, StoreDamagedError
 from actors.ports.store import Condition, ListPosition, Selection, matches
+from actors.publishing.conversation_list import ListChange
 from server.contract import resource_names as names
 from server.contract.errors import ListInterruptedError
 from server.queries.listings import selection_of

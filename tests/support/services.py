@@ -4,8 +4,8 @@ from typing import Any
 
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import Mode
-from actors.events.hub import EventHub
 from actors.ports import NoFaultPoints, SandboxReport
+from actors.publishing.hub import EventHub
 from actors.runtime.services import RandomIds, Services, SystemClock, Timers
 from tests.support.stores import new_store
 

@@ -19,8 +19,8 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
 from actors.core.notifications import Durable
 from actors.core.states import Idle, State
-from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
+from actors.publishing.hub import EventHub
 from actors.runtime.services import SystemClock
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.support.catalogs import OneModelCatalog

@@ -15,7 +15,6 @@ from actors.core.context import ApprovalPolicy, Budget
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.core.summary import run_id
-from actors.events.hub import EventHub
 from actors.messages import (
     ArchiveConversationCommand,
     CancelConversationCommand,
@@ -35,6 +34,7 @@ from actors.messages import (
 )
 from actors.ports.records import etag_of
 from actors.ports.sandbox import ALL_PERMISSIONS
+from actors.publishing.hub import EventHub
 from tests.integration.actors.conftest import Calendar, ScriptedModel
 from tests.support.patience import PATIENCE, eventually
 from tests.support.replaying import differences

@@ -13,7 +13,6 @@ from actors.core.content import MessageType, Text
 from actors.core.context import Limits
 from actors.core.errors import Reason, Rejected
 from actors.core.states import TERMINAL, Idle
-from actors.events.hub import EventHub
 from actors.messages import (
     CancelConversationCommand,
     CreateConversationCommand,
@@ -21,6 +20,7 @@ from actors.messages import (
     UpdateConversationCommand,
 )
 from actors.ports import ConversationRecord, NotOwnerError, Store, StoredEvent
+from actors.publishing.hub import EventHub
 from tests.integration.actors.conftest import Hold, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 from tests.integration.actors.nodes import FakeNode, all_gone

@@ -14,10 +14,10 @@ from grpc_status import rpc_status
 
 from actors.adapters.llm.catalog import Catalog
 from actors.core.context import ToolGroup, ToolTraits
-from actors.events.hub import EventHub
 from actors.ports import SandboxReport, Store, Tool, ToolSpec
 from actors.ports.cluster import Cluster
 from actors.ports.records import CommandOrigin, command_origin
+from actors.publishing.hub import EventHub
 from actors.runtime.quotas import QuotaBook, QuotaSettings
 from actors.runtime.services import SystemClock
 from server.auth.authentication import Authentication

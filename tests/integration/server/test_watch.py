@@ -15,8 +15,8 @@ from actors.core import states
 from actors.core.content import MessageType, ToolSuccess, ToolUse, Usage
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, Fate, QueueChanged, StreamDiscarded, UsageChanged
-from actors.events import hub as event_hub
 from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavailableError
+from actors.publishing import hub as event_hub
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
 from server.streams import base as batches

@@ -13,8 +13,8 @@ from actors.core.context import Limits, Mode, ToolGroup
 from actors.core.notifications import Durable, MessageAdded, StateChanged, TextDelta
 from actors.core.states import Ledger, LlmPhase, LlmRequesting
 from actors.core.summary import StateSummary
-from actors.events.hub import EventHub
 from actors.ports import Commit, LogEntry, Store, StoredEvent
+from actors.publishing.hub import EventHub
 from actors.runtime.services import SystemClock
 from server.auth.principals import LOCAL
 from server.queries.read_pool import ReadPool

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from actors.core.content import ToolUse
 from actors.core.notifications import ConversationUpdated, Durable, StateChanged, TextDelta
 from actors.core.summary import StateSummary
-from actors.events import hub as event_hub
-from actors.events.hub import SPARE, EventBatch, EventHub, LiveText, Watch
 from actors.ports import StoredEvent
+from actors.publishing import hub as event_hub
+from actors.publishing.hub import SPARE, EventBatch, EventHub, LiveText, Watch
 from tests.support.patience import PATIENCE
 
 

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from actors.adapters.workspace.local import SHORT, git_state, repository_root
 from actors.core.errors import Reason, Rejected
-from actors.events import conversation_list as list_feed
-from actors.events.conversation_list import ListFeed, ListWatch
-from actors.events.hub import EventHub
 from actors.ports import ConversationRecord, GitState
 from actors.ports.cluster import EVERYTHING, Node, directories_above, has, label_of, node_with, workspace_of
+from actors.publishing import conversation_list as list_feed
+from actors.publishing.conversation_list import ListFeed, ListWatch
+from actors.publishing.hub import EventHub
 from tests.support.commit_builder import record_of
 
 # What is read from a repository's files, compared with what git says.

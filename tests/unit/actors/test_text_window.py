@@ -11,8 +11,8 @@ from actors.core.content import Delivery, Text
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import Event, LlmError, LlmResponse, LlmStreamStarted, RetryTimeout, UserCancel, UserMessage
 from actors.core.notifications import ConversationUpdated, StreamDiscarded
-from actors.events.hub import TextWindow
 from actors.messages import CreateConversationCommand, SettingsChanged
+from actors.publishing.hub import TextWindow
 from actors.runtime.services import Services
 from tests.support.patience import PATIENCE
 

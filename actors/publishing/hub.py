@@ -25,8 +25,8 @@ from actors.core.notifications import StateChanged, TextDelta
 from actors.core.states import LlmPhase
 from actors.core.summary import StateSummary
 from actors.core.transition import stream_text
-from actors.events.conversation_list import ListFeed
 from actors.ports import Clock, ConversationRecord, EventBus, StoredEvent
+from actors.publishing.conversation_list import ListFeed
 
 log = logging.getLogger(__name__)
 
