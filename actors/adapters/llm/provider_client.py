@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import re
+import select
 import signal
 import subprocess
 import threading
@@ -292,6 +293,8 @@ def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
 COMMAND_SECONDS = 60.0
 # Maximum bytes that an `api_key_command` may print. Longer output is an error, since it cannot be a key.
 _MAX_KEY = 16 << 10
+# How often it is checked whether the command has exited, in milliseconds: what it started may keep its pipe open.
+_LOOK_MS = 50
 
 
 class ApiKeys:
@@ -393,8 +396,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
         cancel.on_cancel(kill)
         try:
             late.start()
-            assert process.stdout is not None  # noqa: S101 - set by stdout=PIPE
-            printed = process.stdout.read(_MAX_KEY + 1)
+            printed = _printed(process)
             if len(printed) > _MAX_KEY:
                 return Secret(), "printed too much to be a key"
             process.wait()
@@ -410,3 +412,19 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
     if key and not is_key(key):
         return Secret(), f"printed a key that {NO_KEY}"
     return Secret(key), "" if key else "printed nothing"
+
+
+def _printed(process: subprocess.Popen[bytes]) -> bytes:
+    """What the program prints until it exits or closes its output; at most _MAX_KEY + 1 bytes."""
+    assert process.stdout is not None  # noqa: S101 - set by stdout=PIPE
+    os.set_blocking(process.stdout.fileno(), False)
+    readable = select.poll()
+    readable.register(process.stdout, select.POLLIN)
+    printed, over = b"", False
+    while not over and len(printed) <= _MAX_KEY:
+        readable.poll(_LOOK_MS)
+        over = process.poll() is not None
+        part = process.stdout.read(_MAX_KEY + 1 - len(printed))  # None: nothing yet
+        over = over or part == b""
+        printed += part or b""
+    return printed

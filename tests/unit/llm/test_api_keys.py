@@ -1,6 +1,8 @@
 """Keys that a command prints: run once, kept, asked for again when refused, and never shown."""
 
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -131,6 +133,23 @@ def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
     armed = keys_of(*shell(f"sleep 600 >/dev/null & echo $! > {left}; echo key")).with_key(CancelToken())
     assert armed.api_key == Secret("key")
     assert _is_gone(int(left.read_text()))
+
+
+@pytest.mark.parametrize(("then", "key"), [("echo key", "key"), ("sleep 600", "")])
+def test_what_has_left_the_session_of_a_command_holds_up_no_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str, key: str
+) -> None:
+    """It is not ended with the command, and keeps the pipe open on which the key comes."""
+    left = tmp_path / "left"
+    script = f"setsid sleep 600 & echo $! > {left}; {then}"
+    try:
+        if key:
+            assert keys_of(*shell(script)).with_key(CancelToken()).api_key == Secret(key)
+        else:
+            monkeypatch.setattr(keys, "COMMAND_SECONDS", 0.5)
+            assert "took longer than 0.5 s" in refused(script).failure.message
+    finally:
+        os.kill(int(left.read_text()), signal.SIGKILL)
 
 
 def test_a_cancel_ends_the_command_and_shows_as_a_cancel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
