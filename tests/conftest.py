@@ -29,6 +29,9 @@ LONG = (
     "tests/soak/test_soak.py",
     "tests/soak/test_cluster.py",
     "tests/property/test_family.py",
+    "tests/upgrade/test_rolling.py",
+    "tests/upgrade/test_with_0_2_0.py",
+    "tests/upgrade/test_from_0_1_0.py",
 )
 """Modules that take longest. They begin first: one that began last would run alone while the other workers are done."""
 

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.one_server("the gateway stands in front of one server")
 SSE = {"Accept": "text/event-stream"}
 CUTS = int(os.environ.get("BEDROCK_HTTP_CUTS", "30"))
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-CALLS = int(os.environ.get("BEDROCK_HTTP_CALLS", "250"))
+CALLS = int(os.environ.get("BEDROCK_HTTP_CALLS", "110"))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.support.watcher import Watcher
 
 pytestmark = pytest.mark.one_server("it looks into the server's process")
 
-CONVERSATIONS = 30
+CONVERSATIONS = 12
 AT_A_TIME = 6
 
 
@@ -48,7 +48,7 @@ def _files(server: ServerProcess) -> int:
 def _fill_pools(chat: Chat) -> None:
     """Read so much at once that the server's pools of threads and connections are as large as they get."""
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda _: chat.messages(), range(1_000), timeout=PATIENCE))
+        list(pool.map(lambda _: chat.messages(), range(200), timeout=PATIENCE))
     chat.conversation.delete()
 
 
