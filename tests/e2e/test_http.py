@@ -14,7 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -345,12 +345,25 @@ def test_streams_hear_that_the_server_stops(start_server: Servers, tmp_path: Pat
     assert (last.event, json.loads(last.data)["error"]["status"]) == ("error", "UNAVAILABLE")
 
 
+def gateway_command(server: ServerProcess, *options: str) -> list[str]:
+    program = (sys.executable, "-m", "server.gateway.command")
+    return [*program, "--listen=127.0.0.1:0", f"--upstream={server.address}", *options]
+
+
+@contextmanager
+def alone(server: ServerProcess, folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A gateway that stands alone before a server, and its URL."""
+    command, environment, pipe = gateway_command(server, *options), clean_environment(folder), subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout
+            yield process, process.stdout.readline().rpartition(" ")[2].strip()
+        finally:
+            process.kill()
+
+
 def test_a_gateway_stands_alone_before_a_server(server: ServerProcess, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "server.gateway.command", "--listen", "127.0.0.1:0", "--upstream", server.address]
-    process = subprocess.Popen(command, env=clean_environment(tmp_path), stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().rpartition(" ")[2].strip()
+    with alone(server, tmp_path) as (process, url):
         headers = {"Authorization": f"Bearer {server.token}"}
         assert httpx.get(f"{url}/v1/serverInfo", headers=headers, trust_env=False).status_code == 200
         with (
@@ -363,10 +376,6 @@ def test_a_gateway_stands_alone_before_a_server(server: ServerProcess, tmp_path:
             last = list(events)[-1]
         assert (last.event, json.loads(last.data)["error"]["status"]) == ("error", "UNAVAILABLE")
         assert process.wait(PATIENCE) == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close() if process.stdout else None
 
 
 def test_a_gateway_that_stands_alone_says_that_it_passes_on_no_certificate(
@@ -375,15 +384,8 @@ def test_a_gateway_that_stands_alone_says_that_it_passes_on_no_certificate(
     make_authority(tmp_path, "ours")
     make_certificate(tmp_path, "shown", "IP:127.0.0.1", "ours")
     make_certificate(tmp_path, "client", "DNS:ada.example.org", "ours")
-    command = [sys.executable, "-m", "server.gateway.command", "--listen=127.0.0.1:0", f"--upstream={server.address}"]
-    command += [f"--tls-certificate={tmp_path}/shown.pem", f"--tls-key={tmp_path}/shown.key"]
-    process = subprocess.Popen(
-        [*command, f"--client-ca={tmp_path}/ours.pem"],
-        env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout
-        url = process.stdout.readline().rpartition(" ")[2].strip()
+    files = (f"--tls-certificate={tmp_path}/shown.pem", f"--tls-key={tmp_path}/shown.key")
+    with alone(server, tmp_path, *files, f"--client-ca={tmp_path}/ours.pem") as (process, url):
         context = ssl.create_default_context(cafile=tmp_path / "ours.pem")
         context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
         with httpx.Client(verify=context, trust_env=False, timeout=PATIENCE) as http:
@@ -392,9 +394,6 @@ def test_a_gateway_that_stands_alone_says_that_it_passes_on_no_certificate(
             assert http.get(f"{url}/v1/serverInfo", headers=headers).status_code == 200
         process.terminate()
         assert NOT_PASSED_ON in process.communicate(timeout=PATIENCE)[1]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_bedrock_says_that_an_address_is_the_gateways(server: ServerProcess) -> None:
@@ -417,17 +416,8 @@ def test_a_gateway_that_cannot_serve_says_why_before_it_says_that_it_is_ready(
         ((f"--upstream-ca={tmp_path}/key",), f"{tmp_path}/key contains no certificates\n"),
         ((f"--listen={taken}",), f"cannot listen on {taken}: address already in use by process {server.pid} ("),
     ):
-        command = [
-            sys.executable,
-            "-m",
-            "server.gateway.command",
-            "--listen=127.0.0.1:0",
-            f"--upstream={server.address}",
-            *options,
-        ]
-        ended = subprocess.run(
-            command, env=clean_environment(tmp_path), capture_output=True, text=True, check=False, timeout=PATIENCE
-        )
+        command, environment = gateway_command(server, *options), clean_environment(tmp_path)
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert ended.stderr.startswith(f"error: {why}")
 

@@ -249,11 +249,6 @@ class Follower:
         for event in self._events:
             self.take(event)
 
-    def read_up_to(self, revision: int) -> None:
-        """Returns when this revision was shown, or a snapshot of it."""
-        while self.revision < revision:
-            self.take(next(self._events))
-
     def take(self, event: Event) -> None:
         self.record.responses.append(v1.SubscribeResponse(events=[event.proto]))
         self.revision = max(self.revision, event.revision, event.proto.snapshot.conversation.revision)

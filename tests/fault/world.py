@@ -2,8 +2,8 @@
 
 USER is `root` or `nobody`: whom the server, its files and its processes belong to. A CASE is `none`, or a tier and
 the version of Landlock that the kernel is taken to have, `A7`. With `storms` among them, the storms are let loose in
-each, too, and each program makes all rounds of a race; else the four that attack from a workspace share them. Runs in a
-process of its own, because it becomes USER.
+each, too, and each program makes all rounds of a race; else the four that attack from a workspace share them, and root
+and nobody the ways to run a program elsewhere. Runs in a process of its own, because it becomes USER.
 """
 
 import ctypes
@@ -172,7 +172,14 @@ def _victim(opened: ExitStack) -> int:
     return victim.pid
 
 
-def attacked(case: str, found: dict[str, Any], storms: bool) -> dict[str, str]:
+def ways(user: str, case: str, storms: bool) -> tuple[bool, ...]:
+    """The ways in which a tier is attacked: by a program that is executed, by one that the tool host runs itself."""
+    if storms or case.endswith("w") or user not in {"root", "nobody"}:
+        return (False, True)
+    return ((user == "root") == case.startswith("B"),)
+
+
+def attacked(user: str, case: str, found: dict[str, Any], storms: bool) -> dict[str, str]:
     """What works from inside of one sandbox."""
     tier, abi = ("none", 0) if case == "none" else (case[0], int(case[1:].rstrip("w")))
     workspace = found["workspace"] if case.endswith("w") else ""
@@ -189,7 +196,7 @@ def attacked(case: str, found: dict[str, Any], storms: bool) -> dict[str, str]:
             told = {**found, "private": scratch if tier == "none" else ""}
             if tier != "none" and not storms:
                 told["races"] = attacks.RACES // 4
-            outcome = _run(sandbox, tier, told, workspace)
+            outcome = _run(sandbox, tier, told, workspace, ways(user, case, storms))
             if tier == "B" and workspace:
                 outcome |= {name: "REFUSED" for name in outcome if name.endswith("own_data")}
             if storms:
@@ -239,15 +246,20 @@ def _launch(tier: str, argv: tuple[str, ...], workspace: str = "") -> Launch:
     return Launch(argv=argv, cwd=workspace or "/", env={"PATH": os.defpath}, mode=mode, limits=limits)
 
 
-def _run(sandbox: ToolHostSandbox, tier: str, found: dict[str, Any], workspace: str) -> dict[str, str]:
-    """What works from a program; in a tier, from one that is executed or from one that the tool host runs itself."""
+def _run(
+    sandbox: ToolHostSandbox, tier: str, found: dict[str, Any], workspace: str, ways: tuple[bool, ...]
+) -> dict[str, str]:
+    """What works from a program; in a tier, from one that is run in any of these ways."""
     told = json.dumps(found)
-    outcome = _attack(sandbox, _launch(tier, (sys.executable, "-I", "-S", attacks_path(), told), workspace))
+    executed = _launch(tier, (sys.executable, "-I", "-S", attacks_path(), told), workspace)
     if tier == "none":
-        return outcome
+        return _attack(sandbox, executed)
     source = Path(attacks_path()).read_text()
-    forked = _attack(sandbox, msgspec.structs.replace(_launch(tier, (source, told), workspace), python=True))
-    return {name: _weaker(name, said, forked[name]) for name, said in outcome.items()}
+    forked = msgspec.structs.replace(_launch(tier, (source, told), workspace), python=True)
+    outcome, *others = [_attack(sandbox, forked if way else executed) for way in ways]
+    for other in others:
+        outcome = {name: _weaker(name, said, other[name]) for name, said in outcome.items()}
+    return outcome
 
 
 def _weaker(name: str, one: str, other: str) -> str:
@@ -284,7 +296,7 @@ def main(user: str, *cases: str) -> None:
     storms = "storms" in cases
     for case in (case for case in cases if case != "storms"):
         with targets() as found:
-            results[case] = attacked(case, found, storms)
+            results[case] = attacked(user, case, found, storms)
     print(json.dumps(results))
 
 
