@@ -47,7 +47,7 @@ OVERARCHING = {
 
 # Of what has a case for each method, message, field or store only those of the tasks (pytest's -k; "[" is in a case's
 # name); of the rest all but what no task can change.
-CASES = "(label or journaled or llm or tools or test_seeds or test_documents or not (test_calls or [)) \
+CASES = "(label or journaled or llm or tools or test_documents or not (test_calls or [)) \
 and not (postgres or readme_are_typed)"
 
 
