@@ -170,7 +170,7 @@ class Catalog:
         more = f" and {len(offered) - len(shown):,} more" if len(offered) > len(shown) else ""
         silent = [
             f"; cannot list the models of provider {server.provider.name} ({server.failure}); "
-            f"if it serves this one, add it to the provider's `models` setting"
+            f"if it serves this model, add the name to its `models` setting"
             for server in self._unreachable
         ]
         variables = " or ".join(f"{server.provider.name.upper()}_MODEL" for server in self._servers if server.refuted)

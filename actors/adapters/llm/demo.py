@@ -110,7 +110,7 @@ HELP = """I am scripted, but what I do here is real: my tools run (or ask you fi
 can cancel me at any time. Type one of these:
   run <command>   run a command with the bash tool
   read <file>     read a file
-  search <words>  search for words; if there are many matches, a small model (also scripted) picks some
+  search <words>  search for words; if there are many matches, a small model (also scripted) picks the best
   write <name>    write a file in the working directory; if the mode forbids that, I ask you first
   think           show reasoning before the answer
   retry           make the first attempt fail, so that you see a retry

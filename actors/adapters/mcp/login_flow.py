@@ -112,7 +112,7 @@ class RedirectListener:
             async with asyncio.timeout(seconds):
                 return await self._answer
         except TimeoutError:
-            raise LoginError(f"no login within {seconds:g} s") from None
+            raise LoginError(f"the login was not completed within {seconds:g} s") from None
 
     async def __aenter__(self) -> Self:
         if self._rather and not self._port:

@@ -118,7 +118,7 @@ async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, .
             except _NotOfferedError as why:
                 if len(left_out) < MAX_LEFT_OUT:
                     left_out.append(McpToolLeftOut(_cleaned(tool.name)[:NAME_CHARACTERS], str(why)))
-                    log.warning("MCP server %s: not offering tool %.100r: %s", server.name, tool.name, why)
+                    log.warning("not offering tool %.100r of MCP server %s: %s", tool.name, server.name, why)
             else:
                 found[spec.name] = spec
                 left -= size

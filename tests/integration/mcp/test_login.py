@@ -240,7 +240,7 @@ def test_a_logout_from_a_damaged_file_says_so(tmp_path: Path, fake: LoginServer,
 
 
 def test_a_login_ends_if_nobody_comes(fake: LoginServer) -> None:
-    with pytest.raises(LoginError, match=r"no login within 0.01 s"):
+    with pytest.raises(LoginError, match=r"the login was not completed within 0.01 s"):
         logged_in(fake, seconds=0.01, led=lambda _: None)
 
 

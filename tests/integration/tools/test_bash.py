@@ -77,7 +77,7 @@ def test_a_command_outlives_its_call_and_is_waited_for(harness: LiveHarness) -> 
 
 def test_a_call_returns_when_its_command_ends_even_if_the_pipe_is_still_open(harness: LiveHarness) -> None:
     output = harness.call(cmd="sleep 1000 & setsid sleep 1000 & echo done", wait_seconds=900)
-    assert output.text.startswith("done\n[exit code 0]\n[2 processes it left running: killed]")
+    assert output.text.startswith("done\n[exit code 0]\n[killed 2 processes that it left running]")
     assert not any(process_walk.alive(pid) for pid in harness.reaped)
 
 

@@ -206,7 +206,7 @@ def test_where_no_list_can_be_had_only_what_is_known_is_served_and_the_refusal_s
     message = catalog.refusal("qwen3").message
     assert "cannot list the models of provider anthropic (cannot connect to 127.0.0.1:9" in message
     assert f"cannot list the models of provider openai (HTTP {status}))" in message
-    assert message.endswith("if it serves this one, add it to the provider's `models` setting")
+    assert message.endswith("if it serves this model, add the name to its `models` setting")
     assert catalog.refusal("qwen3").retryable
 
 

@@ -25,7 +25,7 @@ def exited(
     """The result of a command that ended during the call; `hint` advises requesting a wider mode."""
     lines = ["cancelled; the command and everything it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
-        lines.append(f"{_count(len(end.reaped))} it left running: killed")
+        lines.append(f"killed {_count(len(end.reaped))} that it left running")
     if end.leaked:
         lines.append("leaked: not all of its processes could be confirmed dead; some might still be running")
     display = {"status": "cancelled" if cancelled else "exited", **_figures(job, end, cwd), "cut_bytes": end.cut_bytes}
