@@ -61,7 +61,7 @@ def test_a_tool_shows_an_image(open_chat: Callable[..., Chat], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        (v1.Image(media_type="image/png", data=pictures.png()[:50]), "damaged"),
+        (v1.Image(media_type="image/png", data=pictures.png()[:50]), "corrupt"),
         (v1.Image(media_type="image/jpeg", data=pictures.png()), "is image/png, not image/jpeg"),
         (v1.Image(media_type="image/tiff", data=pictures.png()), "media types"),
         (v1.Image(media_type="image/png"), "no data"),
