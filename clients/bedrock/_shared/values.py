@@ -308,7 +308,7 @@ class ModeUpgrade(Wrapper[v1.PendingApproval.ModeUpgrade]):
     """The agent requests a mode with more rights."""
 
     tool_use_id: str
-    """The id of the tool call by which the agent requests the mode."""
+    """The id of the tool call with which the agent requests the mode."""
     reason: str
     """The reason in the agent's own words. Do not trust it blindly."""
     mode: Mode
@@ -398,7 +398,7 @@ class Question(Wrapper[v1.Question]):
     message: str
     """The text of the question. 4096 characters at most."""
     requested_schema: dict[str, Any] | None = field(hash=False)
-    """Fill in a form. This is a JSON Schema of an object without nesting: each of its `properties` is a text, a
+    """Fill in a form. This is a JSON Schema of an object without nesting: each of its `properties` is a string, a
     number, a boolean or a choice. `propertyOrder` lists their names in the order of the form, because a Struct
     has no order.
     """
@@ -411,7 +411,7 @@ class Question(Wrapper[v1.Question]):
     deadline: datetime
     """The deadline for an answer."""
     status: QuestionStatus
-    """Whether the question still waits, and if not, how it ended."""
+    """Whether the question is still waiting, and if not, how it ended."""
 
     @property
     def conversation(self) -> str:
@@ -469,7 +469,7 @@ class SubAgentsChanged(Wrapper[v1.Event.SubAgentsChanged]):
     The start of sub-agents is reported by `state_changed`: the state names the sub-agents and their tasks. To
     show what a sub-agent is doing, watch its own conversation. That conversation is created a moment after the
     state names it, so at first it can be NOT_FOUND. Its last state shows how the sub-agent ended, even if the
-    parent was cancelled and no longer waits for it.
+    parent was cancelled and is no longer waiting for it.
     """
 
     pending: tuple[PendingSubAgent, ...]
@@ -500,17 +500,17 @@ class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
 
 @dataclass(frozen=True, slots=True)
 class AwaitingApprovalDetail(Wrapper[v1.ConversationState.AwaitingApproval]):
-    """Tool calls of a response wait until a person has decided. No call of the response has run yet."""
+    """Tool calls in a response wait until a person has decided. No call in the response has run yet."""
 
     pending: tuple[Approval, ...]
-    """The calls that are still undecided, in the order of the response. If all of them are approved, all calls of
+    """The calls that are still undecided, in the order of the response. If all of them are approved, all calls in
     the response run; the first denial ends the wait, and none of them runs.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
-    """The tool calls of a response are running, one after the other."""
+    """The tool calls in a response are running, one after another."""
 
     current: ToolCall
     """The call that is running, or that will run again at `retry_time`."""
@@ -523,9 +523,9 @@ class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
     retry_time: datetime | None
     """When the next attempt starts. Unset while the call runs."""
     remaining_count: int
-    """The number of calls of the response that have not started yet."""
+    """The number of calls in the response that have not started yet."""
     completed_count: int
-    """The number of calls of the response that have ended."""
+    """The number of calls in the response that have ended."""
     deadline: datetime | None
     """If a client runs the tool: until when the client's answer is accepted. Unset for tools of the server."""
     questions: tuple[Question, ...]
@@ -834,7 +834,7 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     In "restricted" they never can.
     """
     by_setting: bool
-    """Whether the operator chose this tier with the setting `sandbox`, so that the machine may support a better one."""
+    """Whether the operator chose this tier with the `sandbox` setting, so that the machine may support a better one."""
     kernel_bounds_processes: bool
     """Whether the kernel limits a tool's number of processes. If not, the server counts them many times a second,
     and kills a tool that has too many.
@@ -1181,10 +1181,10 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     far as their model supports them.
     """
     client_tools: tuple[ClientTool, ...]
-    """The tools that clients run for the agent, in addition to those of the server: 64 at most, 512 KiB together.
-    Set at creation, and can be updated while no run is open; the tools of a run do not change until it ends. Sub-
-    agents do not have them. Because they may be long, they are set only in the response of GetConversation, in an
-    export and in the snapshot at the beginning of a stream of Subscribe.
+    """The tools that clients run for the agent, in addition to those of the server: at most 64, and 512 KiB in
+    total. Set at creation, and can be updated while no run is open; the tools of a run do not change until it
+    ends. Sub-agents do not have them. Because they may be long, they are set only in the response of
+    GetConversation, in an export and in the snapshot at the beginning of a stream of Subscribe.
     """
     approval_rules: tuple[ApprovalRule, ...]
     """The conversation's own rules about tool calls, the oldest first, without those of the operator. They are
@@ -1206,7 +1206,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     known when it begins: if the first message needs them, check the states first. A fork has the same servers
     with separate connections, and so does a conversation that continues this one; sub-agents do not have them.
     Set only in the response of GetConversation, in an export and in the snapshot at the beginning of a stream of
-    Subscribe. The response and the snapshot contain the present states of the servers, whose changes no event
+    Subscribe. The response and the snapshot contain the current states of the servers, whose changes no event
     reports.
     """
     auto_continue: bool
@@ -1215,7 +1215,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     no effect on a conversation whose context is already used up.
     """
     unoffered_tools: tuple[UnofferedTool, ...]
-    """The `client_tools` that a run in the present mode does not offer to the agent, and why. Empty if it offers all
+    """The `client_tools` that a run in the current mode does not offer to the agent, and why. Empty if it offers all
     of them.
     """
 
@@ -1422,7 +1422,7 @@ class ClientToolCallChanged(Wrapper[v1.Event.ClientToolCallChanged]):
     call: ToolCall
     """The call. Its `input` matches the tool's schema."""
     status: CallStatus
-    """Whether the call still waits, and if not, why."""
+    """Whether the call is still waiting, and if not, why."""
     deadline: datetime
     """The deadline for an answer."""
 
@@ -1464,7 +1464,7 @@ class RunStopped(Wrapper[v1.Event.RunStopped]):
     detail: str
     """A more detailed reason. Empty if there is nothing to add; otherwise one of
 
-    * with "completed": "max_tokens" (the answer was cut off at its token limit, also after the maximum number of
+    * with "completed": "max_tokens" (the answer was cut off at its token limit, even after the maximum number of
     continuations; or reasoning used up the limit before the text began), "refusal" (the model declined to answer,
     or the provider's content filter cut the answer off), "empty" (the answer has no text, at most reasoning),
     "context_exhausted" (the answer is complete, but the context is now full); * with "interrupted":
@@ -1474,7 +1474,7 @@ class RunStopped(Wrapper[v1.Event.RunStopped]):
     and tool calls were not run); * with "error": the name of the ErrorKind in lower case without its prefix, for
     example "auth", "rate_limit", "context_exhausted", "turn_limit", "no_result" or "sub_agent_error".
 
-    Clients should expect that values are added.
+    Clients should expect more values to be added.
     """
     error: RunError | None
     """Why the run failed. Set if and only if the reason is "error"."""
@@ -1609,7 +1609,7 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     "awaiting_sub_agents".
     """
     pending_client_tool_calls: tuple[ClientToolCallChanged, ...]
-    """The calls waiting for a client's answer: at most one, because tools run one after the other."""
+    """The calls waiting for a client's answer: at most one, because tools run one after another."""
     pending_questions: tuple[Question, ...]
     """The questions that the running tool asks a person, in the order of asking."""
 
@@ -1630,7 +1630,7 @@ class Event(Wrapper[v1.Event]):
     time: datetime
     """When the event happened, by the clock of the server."""
     snapshot: Snapshot | None
-    """Passing. The present state of the conversation; the first event of every stream."""
+    """Passing. The current state of the conversation; the first event of every stream."""
     caught_up: CaughtUp | None
     """Passing. All events that the client had missed have been sent; from here on, events are sent as they happen."""
     state_changed: StateChanged | None
@@ -1645,7 +1645,7 @@ class Event(Wrapper[v1.Event]):
     later, it may show newer values.
     """
     context_warning: ContextUsage | None
-    """Durable. At least 80 percent of the usable context window are used. This is sent each time the usage rises
+    """Durable. At least 80 percent of the usable context window is used. This is sent each time the usage rises
     above that mark.
     """
     queue_changed: QueuedMessage | None
@@ -1826,7 +1826,7 @@ class ContextUsage(Value[v1.ContextUsage]):
     reserved for an answer, whichever is smaller. The thresholds are parts of this number.
     """
     warning: bool = False
-    """Whether at least 80 percent of the usable window are used. At 90 percent the server asks the model for a
+    """Whether at least 80 percent of the usable window is used. At 90 percent the server asks the model for a
     summary, and the conversation ends.
     """
     fixed_tokens: int = 0
@@ -1888,7 +1888,7 @@ class Generation(Value[v1.Generation]):
     reasoning_effort: ReasoningEffort | Literal[""] = ""
     """How much to reason before an answer."""
     temperature: float | None = None
-    """The sampling temperature, from 0 to 2. Most models that reason accept none."""
+    """The sampling temperature, from 0 to 2. Most reasoning models do not support it."""
     max_output_tokens: int | None = None
     """The maximum number of tokens of one answer, including its reasoning. An answer that is cut off at this limit
     is continued a few times, like any other cut-off answer.

@@ -631,7 +631,7 @@ class GetServerInfoResponse(_message.Message):
         settings) even in MODE_UNRESTRICTED. In MODE_RESTRICTED they never can.
         """
         by_setting: _builtins.bool
-        """Whether the operator chose this tier with the setting `sandbox`, so that the
+        """Whether the operator chose this tier with the `sandbox` setting, so that the
         machine may support a better one.
         """
         kernel_bounds_processes: _builtins.bool

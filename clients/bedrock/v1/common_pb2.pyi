@@ -55,14 +55,14 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     run) or as a follow-up (for a run after it).
     """
     REFUSAL_REASON_NOT_AWAITING_APPROVAL: _RefusalReason.ValueType  # 4
-    """FAILED_PRECONDITION. A decision about a tool call was sent, but no call waits for
-    one: it has been decided, or a cancel or a restart withdrew the request.
+    """FAILED_PRECONDITION. A decision about a tool call was sent, but no call is waiting
+    for one: it has been decided, or a cancel or a restart withdrew the request.
 
     Read the conversation again.
     """
     REFUSAL_REASON_UNKNOWN_OR_DECIDED: _RefusalReason.ValueType  # 5
-    """ABORTED. The approval was decided already or never existed, the queued message
-    to withdraw is no longer queued, or the tool call to answer does not wait for an
+    """ABORTED. The approval was already decided or never existed, the queued message
+    to withdraw is no longer queued, or the tool call to answer is not waiting for an
     answer, often because another client was faster. For a tool call, `cause` in the
     metadata of ErrorInfo is `answered`, `timed_out`, `withdrawn` or `unknown`.
 
@@ -126,7 +126,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Wait until one of them has been delivered, or withdraw one.
     """
     REFUSAL_REASON_REQUEST_ID_REUSED: _RefusalReason.ValueType  # 15
-    """ALREADY_EXISTS. The `request_id` was used before with another request body.
+    """ALREADY_EXISTS. The `request_id` was used before with a different request body.
 
     Use a new id for a new request.
     """
@@ -147,7 +147,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     (GetServerInfo explains why), or it names MODE_WORKSPACE for a directory that
     cannot be a workspace.
 
-    The message names the obstacle. If it is the machine or the setting `sandbox`,
+    The message names the obstacle. If it is the machine or the `sandbox` setting,
     ask for another mode. If it is the directory, create a conversation in another
     directory; `cause` in the metadata of the ErrorInfo is then `directory`.
     """
@@ -159,7 +159,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """
     REFUSAL_REASON_IMAGE_INVALID: _RefusalReason.ValueType  # 20
     """INVALID_ARGUMENT. An image is damaged, is too large, has a format that the server
-    does not accept, or has another format than its `media_type`; or the model is
+    does not accept, or has a format other than its `media_type`; or the model is
     known not to accept images (`images` of Model).
 
     Correct or leave out the image that the BadRequest names, or choose another model.
@@ -275,7 +275,7 @@ class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
 
     AGENT_BUSY, AWAITING_APPROVAL, CANCELLING and RUN_OVER name the open run, if there
     is one, in the metadata key "run". If waiting helps, a `google.rpc.RetryInfo`
-    contains the time to wait; this is never so for a busy agent.
+    contains the time to wait; this is never the case for a busy agent.
 
     The comment of each value names the gRPC code of the refusal, then the cause,
     then, in a separate paragraph, what to do about it. A reason is always sent with
@@ -329,14 +329,14 @@ Decide with ResolveApproval, cancel, or send the message as a steer (for the ope
 run) or as a follow-up (for a run after it).
 """
 REFUSAL_REASON_NOT_AWAITING_APPROVAL: RefusalReason.ValueType  # 4
-"""FAILED_PRECONDITION. A decision about a tool call was sent, but no call waits for
-one: it has been decided, or a cancel or a restart withdrew the request.
+"""FAILED_PRECONDITION. A decision about a tool call was sent, but no call is waiting
+for one: it has been decided, or a cancel or a restart withdrew the request.
 
 Read the conversation again.
 """
 REFUSAL_REASON_UNKNOWN_OR_DECIDED: RefusalReason.ValueType  # 5
-"""ABORTED. The approval was decided already or never existed, the queued message
-to withdraw is no longer queued, or the tool call to answer does not wait for an
+"""ABORTED. The approval was already decided or never existed, the queued message
+to withdraw is no longer queued, or the tool call to answer is not waiting for an
 answer, often because another client was faster. For a tool call, `cause` in the
 metadata of ErrorInfo is `answered`, `timed_out`, `withdrawn` or `unknown`.
 
@@ -400,7 +400,7 @@ follow-ups has reached Limits.max_queue_length.
 Wait until one of them has been delivered, or withdraw one.
 """
 REFUSAL_REASON_REQUEST_ID_REUSED: RefusalReason.ValueType  # 15
-"""ALREADY_EXISTS. The `request_id` was used before with another request body.
+"""ALREADY_EXISTS. The `request_id` was used before with a different request body.
 
 Use a new id for a new request.
 """
@@ -421,7 +421,7 @@ names MODE_RESTRICTED or MODE_WORKSPACE where the sandbox does not work
 (GetServerInfo explains why), or it names MODE_WORKSPACE for a directory that
 cannot be a workspace.
 
-The message names the obstacle. If it is the machine or the setting `sandbox`,
+The message names the obstacle. If it is the machine or the `sandbox` setting,
 ask for another mode. If it is the directory, create a conversation in another
 directory; `cause` in the metadata of the ErrorInfo is then `directory`.
 """
@@ -433,7 +433,7 @@ Correct the path.
 """
 REFUSAL_REASON_IMAGE_INVALID: RefusalReason.ValueType  # 20
 """INVALID_ARGUMENT. An image is damaged, is too large, has a format that the server
-does not accept, or has another format than its `media_type`; or the model is
+does not accept, or has a format other than its `media_type`; or the model is
 known not to accept images (`images` of Model).
 
 Correct or leave out the image that the BadRequest names, or choose another model.
@@ -554,13 +554,13 @@ class _StateKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StateKind.V
     only as a step between two others.
     """
     STATE_KIND_LLM_REQUESTING: _StateKind.ValueType  # 3
-    """A request to the model is running, or waits for its next attempt."""
+    """A request to the model is running, or is waiting for its next attempt."""
     STATE_KIND_AWAITING_TOOL_APPROVAL: _StateKind.ValueType  # 4
     """The response of the model contains tool calls that a person must approve first.
     Only this state can last without a time limit.
     """
     STATE_KIND_TOOL_EXECUTING: _StateKind.ValueType  # 5
-    """Tool calls run, one after the other, in the order of the response."""
+    """Tool calls are running, one after another, in the order of the response."""
     STATE_KIND_CANCELLING: _StateKind.ValueType  # 6
     """A cancel was accepted and is in progress. The state lasts only while sub-agents end, for two
     seconds at most.
@@ -594,13 +594,13 @@ STATE_KIND_AWAITING_LLM: StateKind.ValueType  # 2
 only as a step between two others.
 """
 STATE_KIND_LLM_REQUESTING: StateKind.ValueType  # 3
-"""A request to the model is running, or waits for its next attempt."""
+"""A request to the model is running, or is waiting for its next attempt."""
 STATE_KIND_AWAITING_TOOL_APPROVAL: StateKind.ValueType  # 4
 """The response of the model contains tool calls that a person must approve first.
 Only this state can last without a time limit.
 """
 STATE_KIND_TOOL_EXECUTING: StateKind.ValueType  # 5
-"""Tool calls run, one after the other, in the order of the response."""
+"""Tool calls are running, one after another, in the order of the response."""
 STATE_KIND_CANCELLING: StateKind.ValueType  # 6
 """A cancel was accepted and is in progress. The state lasts only while sub-agents end, for two
 seconds at most.
@@ -869,7 +869,7 @@ class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType],
     MODE_WORKSPACE: _Mode.ValueType  # 3
     """Tools can read as in MODE_RESTRICTED and change only files beneath the working
     directory; they have no network. These stay unchanged even there: `.git`, names
-    of files that people will run later (the setting `workspace_protected`), the
+    of files that people will run later (the `workspace_protected` setting), the
     server's own files, files with several hard links, and files outside to which
     symbolic links or mounts lead. Available only where GetServerInfo says so.
     """
@@ -888,7 +888,7 @@ MODE_UNRESTRICTED: Mode.ValueType  # 2
 MODE_WORKSPACE: Mode.ValueType  # 3
 """Tools can read as in MODE_RESTRICTED and change only files beneath the working
 directory; they have no network. These stay unchanged even there: `.git`, names
-of files that people will run later (the setting `workspace_protected`), the
+of files that people will run later (the `workspace_protected` setting), the
 server's own files, files with several hard links, and files outside to which
 symbolic links or mounts lead. Available only where GetServerInfo says so.
 """
@@ -944,10 +944,10 @@ class _FollowUpPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Follow
     configured otherwise. Never sent in a response.
     """
     FOLLOW_UP_POLICY_ALWAYS: _FollowUpPolicy.ValueType  # 1
-    """The oldest follow-up starts the next run, whatever the end of the last one was."""
+    """The oldest follow-up starts the next run, however the last one ended."""
     FOLLOW_UP_POLICY_COMPLETED_ONLY: _FollowUpPolicy.ValueType  # 2
-    """The oldest follow-up starts the next run if the last one was completed. After any
-    other end all follow-ups are discarded, and events report this.
+    """The oldest follow-up starts the next run if the last one was completed. Otherwise, all
+    follow-ups are discarded, and events report this.
     """
 
 class FollowUpPolicy(_FollowUpPolicy, metaclass=_FollowUpPolicyEnumTypeWrapper):
@@ -958,10 +958,10 @@ FOLLOW_UP_POLICY_UNSPECIFIED: FollowUpPolicy.ValueType  # 0
 configured otherwise. Never sent in a response.
 """
 FOLLOW_UP_POLICY_ALWAYS: FollowUpPolicy.ValueType  # 1
-"""The oldest follow-up starts the next run, whatever the end of the last one was."""
+"""The oldest follow-up starts the next run, however the last one ended."""
 FOLLOW_UP_POLICY_COMPLETED_ONLY: FollowUpPolicy.ValueType  # 2
-"""The oldest follow-up starts the next run if the last one was completed. After any
-other end all follow-ups are discarded, and events report this.
+"""The oldest follow-up starts the next run if the last one was completed. Otherwise, all
+follow-ups are discarded, and events report this.
 """
 Global___FollowUpPolicy: _TypeAlias = FollowUpPolicy  # noqa: Y015
 
@@ -1210,7 +1210,7 @@ class _ToolOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolOutco
     restart of the server.
     """
     TOOL_OUTCOME_SKIPPED: _ToolOutcome.ValueType  # 4
-    """The call never started: an earlier call of the same response was cancelled or
+    """The call never started: an earlier call in the same response was cancelled or
     denied, the response was cut off, or a limit was reached.
     """
     TOOL_OUTCOME_DENIED: _ToolOutcome.ValueType  # 5
@@ -1236,7 +1236,7 @@ TOOL_OUTCOME_CANCELLED: ToolOutcome.ValueType  # 3
 restart of the server.
 """
 TOOL_OUTCOME_SKIPPED: ToolOutcome.ValueType  # 4
-"""The call never started: an earlier call of the same response was cancelled or
+"""The call never started: an earlier call in the same response was cancelled or
 denied, the response was cut off, or a limit was reached.
 """
 TOOL_OUTCOME_DENIED: ToolOutcome.ValueType  # 5
@@ -1442,7 +1442,7 @@ class ContextUsage(_message.Message):
     thresholds are parts of this number.
     """
     warning: _builtins.bool
-    """Whether at least 80 percent of the usable window are used. At 90 percent the
+    """Whether at least 80 percent of the usable window is used. At 90 percent the
     server asks the model for a summary, and the conversation ends.
     """
     fixed_tokens: _builtins.int
@@ -1941,7 +1941,7 @@ class Generation(_message.Message):
     reasoning_effort: Global___ReasoningEffort.ValueType
     """How much to reason before an answer."""
     temperature: _builtins.float
-    """The sampling temperature, from 0 to 2. Most models that reason accept none."""
+    """The sampling temperature, from 0 to 2. Most reasoning models do not support it."""
     max_output_tokens: _builtins.int
     """The maximum number of tokens of one answer, including its reasoning. An answer
     that is cut off at this limit is continued a few times, like any other cut-off

@@ -253,8 +253,8 @@ class Conversation(_message.Message):
 
     @_builtins.property
     def client_tools(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ClientTool]:
-        """The tools that clients run for the agent, in addition to those of the server: 64
-        at most, 512 KiB together. Set at creation, and can be updated while no run is
+        """The tools that clients run for the agent, in addition to those of the server: at
+        most 64, and 512 KiB in total. Set at creation, and can be updated while no run is
         open; the tools of a run do not change until it ends. Sub-agents do not have
         them. Because they may be long, they are set only in the response of
         GetConversation, in an export and in the snapshot at the beginning of a stream of
@@ -279,12 +279,12 @@ class Conversation(_message.Message):
         conversation that continues this one; sub-agents do not have them. Set only in
         the response of GetConversation, in an export and in the snapshot at the
         beginning of a stream of Subscribe. The response and the snapshot contain the
-        present states of the servers, whose changes no event reports.
+        current states of the servers, whose changes no event reports.
         """
 
     @_builtins.property
     def unoffered_tools(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.UnofferedTool]:
-        """The `client_tools` that a run in the present mode does not offer to the agent,
+        """The `client_tools` that a run in the current mode does not offer to the agent,
         and why. Empty if it offers all of them.
         """
 
@@ -421,7 +421,7 @@ class ConversationState(_message.Message):
 
     @_typing.final
     class AwaitingApproval(_message.Message):
-        """Tool calls of a response wait until a person has decided. No call of the response
+        """Tool calls in a response wait until a person has decided. No call in the response
         has run yet.
         """
 
@@ -431,7 +431,7 @@ class ConversationState(_message.Message):
         @_builtins.property
         def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingApproval]:
             """The calls that are still undecided, in the order of the response. If all of
-            them are approved, all calls of the response run; the first denial ends the
+            them are approved, all calls in the response run; the first denial ends the
             wait, and none of them runs.
             """
 
@@ -448,7 +448,7 @@ class ConversationState(_message.Message):
 
     @_typing.final
     class ToolExecuting(_message.Message):
-        """The tool calls of a response are running, one after the other."""
+        """The tool calls in a response are running, one after another."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -467,9 +467,9 @@ class ConversationState(_message.Message):
         max_attempts: _builtins.int
         """The maximum number of attempts."""
         remaining_count: _builtins.int
-        """The number of calls of the response that have not started yet."""
+        """The number of calls in the response that have not started yet."""
         completed_count: _builtins.int
-        """The number of calls of the response that have ended."""
+        """The number of calls in the response that have ended."""
         @_builtins.property
         def current(self) -> Global___ToolCall:
             """The call that is running, or that will run again at `retry_time`."""
@@ -723,7 +723,7 @@ class PendingApproval(_message.Message):
         MODE_FIELD_NUMBER: _builtins.int
         WORKSPACE_AVAILABLE_FIELD_NUMBER: _builtins.int
         tool_use_id: _builtins.str
-        """The id of the tool call by which the agent requests the mode."""
+        """The id of the tool call with which the agent requests the mode."""
         reason: _builtins.str
         """The reason in the agent's own words. Do not trust it blindly."""
         mode: _common_pb2.Mode.ValueType
@@ -841,7 +841,7 @@ class Question(_message.Message):
         """
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper):
-        """Whether a question still waits, and if not, how it ended."""
+        """Whether a question is still waiting, and if not, how it ended."""
 
     STATUS_UNSPECIFIED: Question.Status.ValueType  # 0
     """Never sent."""
@@ -885,11 +885,11 @@ class Question(_message.Message):
     the question means that the person has visited the URL, or is about to.
     """
     status: Global___Question.Status.ValueType
-    """Whether the question still waits, and if not, how it ended."""
+    """Whether the question is still waiting, and if not, how it ended."""
     @_builtins.property
     def requested_schema(self) -> _struct_pb2.Struct:
         """Fill in a form. This is a JSON Schema of an object without nesting: each of its
-        `properties` is a text, a number, a boolean or a choice. `propertyOrder` lists
+        `properties` is a string, a number, a boolean or a choice. `propertyOrder` lists
         their names in the order of the form, because a Struct has no order.
         """
 
@@ -951,7 +951,7 @@ class ApprovalRule(_message.Message):
         """A person must approve the call under every policy."""
         ACTION_DENY: ApprovalRule._Action.ValueType  # 3
         """The call never runs, and no person is asked: the agent is informed which rule
-        denies the call. No other call of the same response runs either.
+        denies the call. No other call in the same response runs either.
         """
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
@@ -965,7 +965,7 @@ class ApprovalRule(_message.Message):
     """A person must approve the call under every policy."""
     ACTION_DENY: ApprovalRule.Action.ValueType  # 3
     """The call never runs, and no person is asked: the agent is informed which rule
-    denies the call. No other call of the same response runs either.
+    denies the call. No other call in the same response runs either.
     """
 
     class _Origin:

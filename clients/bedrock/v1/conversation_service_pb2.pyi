@@ -233,7 +233,7 @@ class UpdateConversationRequest(_message.Message):
     @_builtins.property
     def conversation(self) -> _conversation_pb2.Conversation:
         """The conversation with its `name` and the new values. Required. If its `etag` is
-        set, it must be the present etag of the conversation.
+        set, it must be the current etag of the conversation.
         """
 
     @_builtins.property
@@ -401,8 +401,8 @@ class DeleteConversationRequest(_message.Message):
     with NOT_FOUND.
     """
     etag: _builtins.str
-    """The `etag` that the conversation must have. If it has another one, nothing is
-    deleted and the call is ABORTED. If empty, the etag is not checked.
+    """The `etag` that the conversation must have. If it has a different one, nothing
+    is deleted and the call is ABORTED. If empty, the etag is not checked.
     """
     def __init__(
         self,
@@ -735,7 +735,7 @@ class CancelConversationRequest(_message.Message):
     run is open, but not if `run` is set and that run is not open.
     """
     reason: _builtins.str
-    """The reason of the cancel, for the log. 256 characters at most. May be empty."""
+    """The reason for the cancel, for the log. 256 characters at most. May be empty."""
     def __init__(
         self,
         *,
@@ -1074,7 +1074,7 @@ class GetQuestionResponse(_message.Message):
     QUESTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def question(self) -> _conversation_pb2.Question:
-        """The question, which still waits."""
+        """The question, which is still unanswered."""
 
     def __init__(
         self,
@@ -1774,7 +1774,7 @@ class ListQueueRequest(_message.Message):
     parent: _builtins.str
     """The conversation, `conversations/{conversation}`. Required."""
     include_settled: _builtins.bool
-    """Whether to list also messages that have left the queue."""
+    """Whether to also list messages that have left the queue."""
     page_size: _builtins.int
     """The maximum number of messages to return. 100 if zero; 1000 at most."""
     page_token: _builtins.str

@@ -45,7 +45,7 @@ class ConversationServiceStub(object):
     # Errors
 
     A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
-    the field: for example an unknown enum value, a text that is too long, a malformed
+    the field: for example an unknown enum value, a string that is too long, a malformed
     name, or a path with a NUL character. A request that is correct but cannot be
     carried out now is refused for one of the reasons in RefusalReason; the comment of
     each call names the reasons that are particular to it. In addition, any call that
@@ -60,13 +60,13 @@ class ConversationServiceStub(object):
     Calls that start something accept a `request_id`, a UUID that the client generates
     once per intended call. If a call with the same id was accepted before, nothing is
     done again and the response is the same as at that time, even after a restart of
-    the server. The same id with another body is refused with REQUEST_ID_REUSED
+    the server. The same id with a different body is refused with REQUEST_ID_REUSED
     (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
     such protection.
 
     An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation and
+    another conversation is a different call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
     conversation; those of CreateConversation and ForkConversation are stored
     permanently, and a repeated call is NOT_FOUND once the conversation that it
@@ -85,7 +85,7 @@ class ConversationServiceStub(object):
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts are in single or double quotes, in which a backslash quotes the next
+    Strings are in single or double quotes, in which a backslash quotes the next
     character; values without spaces, quotes and parentheses need no quotes. These are
     the fields of a conversation, with their operators in parentheses:
 
@@ -93,14 +93,14 @@ class ConversationServiceStub(object):
     in upper or lower case: `state = awaiting_tool_approval`.
     * `busy`, `archived` (= !=): true or false. `busy` is the field of
     ConversationState.
-    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    * `title`, `slug`, `model` (= != :): the whole string, or with `:` part of it; case
     is ignored. `title:*` matches if there is a title. A model may be named with or
     without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
     beneath it. Symbolic links in the path are resolved when the call begins. A
     directory that no longer exists can be named by its former real path.
     * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
-    have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+    have the key. A key with characters other than letters, digits, `_`, `-` and `/`
     is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
     `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time
@@ -349,7 +349,7 @@ class ConversationServiceServicer(object):
     # Errors
 
     A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
-    the field: for example an unknown enum value, a text that is too long, a malformed
+    the field: for example an unknown enum value, a string that is too long, a malformed
     name, or a path with a NUL character. A request that is correct but cannot be
     carried out now is refused for one of the reasons in RefusalReason; the comment of
     each call names the reasons that are particular to it. In addition, any call that
@@ -364,13 +364,13 @@ class ConversationServiceServicer(object):
     Calls that start something accept a `request_id`, a UUID that the client generates
     once per intended call. If a call with the same id was accepted before, nothing is
     done again and the response is the same as at that time, even after a restart of
-    the server. The same id with another body is refused with REQUEST_ID_REUSED
+    the server. The same id with a different body is refused with REQUEST_ID_REUSED
     (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
     such protection.
 
     An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation and
+    another conversation is a different call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
     conversation; those of CreateConversation and ForkConversation are stored
     permanently, and a repeated call is NOT_FOUND once the conversation that it
@@ -389,7 +389,7 @@ class ConversationServiceServicer(object):
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts are in single or double quotes, in which a backslash quotes the next
+    Strings are in single or double quotes, in which a backslash quotes the next
     character; values without spaces, quotes and parentheses need no quotes. These are
     the fields of a conversation, with their operators in parentheses:
 
@@ -397,14 +397,14 @@ class ConversationServiceServicer(object):
     in upper or lower case: `state = awaiting_tool_approval`.
     * `busy`, `archived` (= !=): true or false. `busy` is the field of
     ConversationState.
-    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    * `title`, `slug`, `model` (= != :): the whole string, or with `:` part of it; case
     is ignored. `title:*` matches if there is a title. A model may be named with or
     without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
     beneath it. Symbolic links in the path are resolved when the call begins. A
     directory that no longer exists can be named by its former real path.
     * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
-    have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+    have the key. A key with characters other than letters, digits, `_`, `-` and `/`
     is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
     `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time
@@ -567,7 +567,7 @@ class ConversationServiceServicer(object):
 
         The call is never refused because of the state. It succeeds even if the store
         cannot save the cancel, for example because the disk is full: everything is
-        stopped then, too, and `unrecorded` is set. If there is nothing to cancel and no
+        stopped all the same, and `unrecorded` is set. If there is nothing to cancel and no
         job to kill, the call succeeds with `no_op`. A second cancel changes nothing,
         except that it can add `discard_queued` while sub-agents are ending. A sub-agent
         that is cancelled has failed.
@@ -577,14 +577,14 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResolveApproval(self, request, context):
-        """Approves or denies a tool call that waits for a person.
+        """Approves or denies a tool call that is waiting for a person.
 
-        The calls of one response wait together: when a person has approved each call
+        The calls in one response wait together: when a person has approved each call
         that needs approval, all calls run in the order of the response; at the first
-        denial, no call of the response runs, and the agent is informed.
+        denial, no call in the response runs, and the agent is informed.
 
-        Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
-        approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
+        Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call is waiting
+        for approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
         TERMINAL (FAILED_PRECONDITION) in a conversation that has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -599,7 +599,7 @@ class ConversationServiceServicer(object):
         second time, or for another call changes nothing and is refused with
         UNKNOWN_OR_DECIDED (ABORTED); `cause` in the metadata of its ErrorInfo gives the
         reason: `answered`, `timed_out`, `withdrawn`, or `unknown` if no call with this
-        id waits or has waited.
+        id is or was waiting.
 
         Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
         and without one by its content: an answer that equals the one that the call
@@ -619,7 +619,7 @@ class ConversationServiceServicer(object):
         asked, or too long ago.
 
         A `content` that does not match the question's `requested_schema` is
-        INVALID_ARGUMENT with the name of the field, and the question still waits.
+        INVALID_ARGUMENT with the name of the field, and the question keeps waiting.
         Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -627,8 +627,8 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListApprovals(self, request, context):
-        """Lists the tool calls that wait for a person's approval. The conversation that has
-        waited longest comes first; the calls of one response are in its order.
+        """Lists the tool calls waiting for a person's approval. The conversation that has
+        waited longest comes first; the calls in one response are in the order of the response.
 
         A call that is decided or withdrawn while a client reads the pages may still be
         listed. To know when to read the list again, use WatchConversations with the
@@ -639,7 +639,7 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetApproval(self, request, context):
-        """Reads one tool call that waits for a person's approval. A call that was decided
+        """Reads one tool call that is waiting for a person's approval. A call that was decided
         or withdrawn is NOT_FOUND: events report the decision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -715,7 +715,7 @@ class ConversationServiceServicer(object):
         an MCP server: the response lists those that have more rights than the new mode gives, and
         `stop_running` kills them. The run continues without a killed tool call. The agent gets a
         message about the mode, which never stands between a tool call and its result. A change to fewer
-        rights needs no approval. Setting the present mode again changes nothing and succeeds; with
+        rights needs no approval. Setting the current mode again changes nothing and succeeds; with
         `stop_running` it kills what an earlier call has left running.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -781,7 +781,7 @@ class ConversationServiceServicer(object):
         whatever the history says about them; the first request of the fork informs the
         model.
 
-        A conversation can be forked in every state, also while a run is open, and when
+        A conversation can be forked in any state, even while a run is open or when
         it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
         NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
         model's context, or if the context was used up in that cycle, and with SUB_AGENT
@@ -847,7 +847,7 @@ class ConversationServiceServicer(object):
         run has ended exactly once; and every question has an answer.
 
         The call reports what it finds and repairs nothing; rows that cannot be read are
-        reported, too. It works in every state, also while a run is open. Events that
+        reported, too. It works in any state, even while a run is open. Events that
         have been pruned cannot be checked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -979,7 +979,7 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Subscribe(self, request, context):
-        """Follows (watches) one conversation: sends its present state, the events that the
+        """Follows (watches) one conversation: sends its current state, the events that the
         client missed, and then new events as they happen.
 
         # What is sent
@@ -1314,7 +1314,7 @@ class ConversationService(object):
     # Errors
 
     A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
-    the field: for example an unknown enum value, a text that is too long, a malformed
+    the field: for example an unknown enum value, a string that is too long, a malformed
     name, or a path with a NUL character. A request that is correct but cannot be
     carried out now is refused for one of the reasons in RefusalReason; the comment of
     each call names the reasons that are particular to it. In addition, any call that
@@ -1329,13 +1329,13 @@ class ConversationService(object):
     Calls that start something accept a `request_id`, a UUID that the client generates
     once per intended call. If a call with the same id was accepted before, nothing is
     done again and the response is the same as at that time, even after a restart of
-    the server. The same id with another body is refused with REQUEST_ID_REUSED
+    the server. The same id with a different body is refused with REQUEST_ID_REUSED
     (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
     such protection.
 
     An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation and
+    another conversation is a different call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
     conversation; those of CreateConversation and ForkConversation are stored
     permanently, and a repeated call is NOT_FOUND once the conversation that it
@@ -1354,7 +1354,7 @@ class ConversationService(object):
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts are in single or double quotes, in which a backslash quotes the next
+    Strings are in single or double quotes, in which a backslash quotes the next
     character; values without spaces, quotes and parentheses need no quotes. These are
     the fields of a conversation, with their operators in parentheses:
 
@@ -1362,14 +1362,14 @@ class ConversationService(object):
     in upper or lower case: `state = awaiting_tool_approval`.
     * `busy`, `archived` (= !=): true or false. `busy` is the field of
     ConversationState.
-    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    * `title`, `slug`, `model` (= != :): the whole string, or with `:` part of it; case
     is ignored. `title:*` matches if there is a title. A model may be named with or
     without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
     beneath it. Symbolic links in the path are resolved when the call begins. A
     directory that no longer exists can be named by its former real path.
     * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
-    have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+    have the key. A key with characters other than letters, digits, `_`, `-` and `/`
     is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
     `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time

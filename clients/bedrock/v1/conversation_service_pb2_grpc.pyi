@@ -46,7 +46,7 @@ class ConversationServiceStub:
     # Errors
 
     A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
-    the field: for example an unknown enum value, a text that is too long, a malformed
+    the field: for example an unknown enum value, a string that is too long, a malformed
     name, or a path with a NUL character. A request that is correct but cannot be
     carried out now is refused for one of the reasons in RefusalReason; the comment of
     each call names the reasons that are particular to it. In addition, any call that
@@ -61,13 +61,13 @@ class ConversationServiceStub:
     Calls that start something accept a `request_id`, a UUID that the client generates
     once per intended call. If a call with the same id was accepted before, nothing is
     done again and the response is the same as at that time, even after a restart of
-    the server. The same id with another body is refused with REQUEST_ID_REUSED
+    the server. The same id with a different body is refused with REQUEST_ID_REUSED
     (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
     such protection.
 
     An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation and
+    another conversation is a different call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
     conversation; those of CreateConversation and ForkConversation are stored
     permanently, and a repeated call is NOT_FOUND once the conversation that it
@@ -86,7 +86,7 @@ class ConversationServiceStub:
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts are in single or double quotes, in which a backslash quotes the next
+    Strings are in single or double quotes, in which a backslash quotes the next
     character; values without spaces, quotes and parentheses need no quotes. These are
     the fields of a conversation, with their operators in parentheses:
 
@@ -94,14 +94,14 @@ class ConversationServiceStub:
       in upper or lower case: `state = awaiting_tool_approval`.
     * `busy`, `archived` (= !=): true or false. `busy` is the field of
       ConversationState.
-    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    * `title`, `slug`, `model` (= != :): the whole string, or with `:` part of it; case
       is ignored. `title:*` matches if there is a title. A model may be named with or
       without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
       beneath it. Symbolic links in the path are resolved when the call begins. A
       directory that no longer exists can be named by its former real path.
     * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
-      have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+      have the key. A key with characters other than letters, digits, `_`, `-` and `/`
       is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
       `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time
@@ -235,20 +235,20 @@ class ConversationServiceStub:
 
     The call is never refused because of the state. It succeeds even if the store
     cannot save the cancel, for example because the disk is full: everything is
-    stopped then, too, and `unrecorded` is set. If there is nothing to cancel and no
+    stopped all the same, and `unrecorded` is set. If there is nothing to cancel and no
     job to kill, the call succeeds with `no_op`. A second cancel changes nothing,
     except that it can add `discard_queued` while sub-agents are ending. A sub-agent
     that is cancelled has failed.
     """
     ResolveApproval: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ResolveApprovalRequest, _conversation_service_pb2.ResolveApprovalResponse]
-    """Approves or denies a tool call that waits for a person.
+    """Approves or denies a tool call that is waiting for a person.
 
-    The calls of one response wait together: when a person has approved each call
+    The calls in one response wait together: when a person has approved each call
     that needs approval, all calls run in the order of the response; at the first
-    denial, no call of the response runs, and the agent is informed.
+    denial, no call in the response runs, and the agent is informed.
 
-    Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
-    approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
+    Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call is waiting
+    for approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
     TERMINAL (FAILED_PRECONDITION) in a conversation that has ended.
     """
     SubmitToolResult: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SubmitToolResultRequest, _conversation_service_pb2.SubmitToolResultResponse]
@@ -259,7 +259,7 @@ class ConversationServiceStub:
     second time, or for another call changes nothing and is refused with
     UNKNOWN_OR_DECIDED (ABORTED); `cause` in the metadata of its ErrorInfo gives the
     reason: `answered`, `timed_out`, `withdrawn`, or `unknown` if no call with this
-    id waits or has waited.
+    id is or was waiting.
 
     Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
     and without one by its content: an answer that equals the one that the call
@@ -275,19 +275,19 @@ class ConversationServiceStub:
     asked, or too long ago.
 
     A `content` that does not match the question's `requested_schema` is
-    INVALID_ARGUMENT with the name of the field, and the question still waits.
+    INVALID_ARGUMENT with the name of the field, and the question keeps waiting.
     Idempotent by `request_id`.
     """
     ListApprovals: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListApprovalsRequest, _conversation_service_pb2.ListApprovalsResponse]
-    """Lists the tool calls that wait for a person's approval. The conversation that has
-    waited longest comes first; the calls of one response are in its order.
+    """Lists the tool calls waiting for a person's approval. The conversation that has
+    waited longest comes first; the calls in one response are in the order of the response.
 
     A call that is decided or withdrawn while a client reads the pages may still be
     listed. To know when to read the list again, use WatchConversations with the
     filter `state = awaiting_tool_approval`.
     """
     GetApproval: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRequest, _conversation_service_pb2.GetApprovalResponse]
-    """Reads one tool call that waits for a person's approval. A call that was decided
+    """Reads one tool call that is waiting for a person's approval. A call that was decided
     or withdrawn is NOT_FOUND: events report the decision.
     """
     ListQuestions: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListQuestionsRequest, _conversation_service_pb2.ListQuestionsResponse]
@@ -334,7 +334,7 @@ class ConversationServiceStub:
     an MCP server: the response lists those that have more rights than the new mode gives, and
     `stop_running` kills them. The run continues without a killed tool call. The agent gets a
     message about the mode, which never stands between a tool call and its result. A change to fewer
-    rights needs no approval. Setting the present mode again changes nothing and succeeds; with
+    rights needs no approval. Setting the current mode again changes nothing and succeeds; with
     `stop_running` it kills what an earlier call has left running.
 
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -388,7 +388,7 @@ class ConversationServiceStub:
     whatever the history says about them; the first request of the fork informs the
     model.
 
-    A conversation can be forked in every state, also while a run is open, and when
+    A conversation can be forked in any state, even while a run is open or when
     it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
     NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
     model's context, or if the context was used up in that cycle, and with SUB_AGENT
@@ -438,7 +438,7 @@ class ConversationServiceStub:
     run has ended exactly once; and every question has an answer.
 
     The call reports what it finds and repairs nothing; rows that cannot be read are
-    reported, too. It works in every state, also while a run is open. Events that
+    reported, too. It works in any state, even while a run is open. Events that
     have been pruned cannot be checked.
     """
     ReplayConversation: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.ReplayConversationRequest, _conversation_service_pb2.ReplayConversationResponse]
@@ -519,7 +519,7 @@ class ConversationServiceStub:
     DownloadAttachment: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.DownloadAttachmentRequest, _conversation_service_pb2.DownloadAttachmentResponse]
     """Returns the bytes of an image in pieces, exactly as it was sent."""
     Subscribe: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.SubscribeRequest, _conversation_service_pb2.SubscribeResponse]
-    """Follows (watches) one conversation: sends its present state, the events that the
+    """Follows (watches) one conversation: sends its current state, the events that the
     client missed, and then new events as they happen.
 
     # What is sent
@@ -632,7 +632,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     # Errors
 
     A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
-    the field: for example an unknown enum value, a text that is too long, a malformed
+    the field: for example an unknown enum value, a string that is too long, a malformed
     name, or a path with a NUL character. A request that is correct but cannot be
     carried out now is refused for one of the reasons in RefusalReason; the comment of
     each call names the reasons that are particular to it. In addition, any call that
@@ -647,13 +647,13 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     Calls that start something accept a `request_id`, a UUID that the client generates
     once per intended call. If a call with the same id was accepted before, nothing is
     done again and the response is the same as at that time, even after a restart of
-    the server. The same id with another body is refused with REQUEST_ID_REUSED
+    the server. The same id with a different body is refused with REQUEST_ID_REUSED
     (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
     such protection.
 
     An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation and
+    another conversation is a different call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
     conversation; those of CreateConversation and ForkConversation are stored
     permanently, and a repeated call is NOT_FOUND once the conversation that it
@@ -672,7 +672,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts are in single or double quotes, in which a backslash quotes the next
+    Strings are in single or double quotes, in which a backslash quotes the next
     character; values without spaces, quotes and parentheses need no quotes. These are
     the fields of a conversation, with their operators in parentheses:
 
@@ -680,14 +680,14 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
       in upper or lower case: `state = awaiting_tool_approval`.
     * `busy`, `archived` (= !=): true or false. `busy` is the field of
       ConversationState.
-    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    * `title`, `slug`, `model` (= != :): the whole string, or with `:` part of it; case
       is ignored. `title:*` matches if there is a title. A model may be named with or
       without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
       beneath it. Symbolic links in the path are resolved when the call begins. A
       directory that no longer exists can be named by its former real path.
     * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
-      have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+      have the key. A key with characters other than letters, digits, `_`, `-` and `/`
       is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
       `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time
@@ -818,20 +818,20 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     The call is never refused because of the state. It succeeds even if the store
     cannot save the cancel, for example because the disk is full: everything is
-    stopped then, too, and `unrecorded` is set. If there is nothing to cancel and no
+    stopped all the same, and `unrecorded` is set. If there is nothing to cancel and no
     job to kill, the call succeeds with `no_op`. A second cancel changes nothing,
     except that it can add `discard_queued` while sub-agents are ending. A sub-agent
     that is cancelled has failed.
     """
     ResolveApproval: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ResolveApprovalRequest, _conversation_service_pb2.ResolveApprovalResponse]  # type: ignore[assignment]
-    """Approves or denies a tool call that waits for a person.
+    """Approves or denies a tool call that is waiting for a person.
 
-    The calls of one response wait together: when a person has approved each call
+    The calls in one response wait together: when a person has approved each call
     that needs approval, all calls run in the order of the response; at the first
-    denial, no call of the response runs, and the agent is informed.
+    denial, no call in the response runs, and the agent is informed.
 
-    Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
-    approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
+    Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call is waiting
+    for approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
     TERMINAL (FAILED_PRECONDITION) in a conversation that has ended.
     """
     SubmitToolResult: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SubmitToolResultRequest, _conversation_service_pb2.SubmitToolResultResponse]  # type: ignore[assignment]
@@ -842,7 +842,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     second time, or for another call changes nothing and is refused with
     UNKNOWN_OR_DECIDED (ABORTED); `cause` in the metadata of its ErrorInfo gives the
     reason: `answered`, `timed_out`, `withdrawn`, or `unknown` if no call with this
-    id waits or has waited.
+    id is or was waiting.
 
     Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
     and without one by its content: an answer that equals the one that the call
@@ -858,19 +858,19 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     asked, or too long ago.
 
     A `content` that does not match the question's `requested_schema` is
-    INVALID_ARGUMENT with the name of the field, and the question still waits.
+    INVALID_ARGUMENT with the name of the field, and the question keeps waiting.
     Idempotent by `request_id`.
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListApprovalsRequest, _conversation_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
-    """Lists the tool calls that wait for a person's approval. The conversation that has
-    waited longest comes first; the calls of one response are in its order.
+    """Lists the tool calls waiting for a person's approval. The conversation that has
+    waited longest comes first; the calls in one response are in the order of the response.
 
     A call that is decided or withdrawn while a client reads the pages may still be
     listed. To know when to read the list again, use WatchConversations with the
     filter `state = awaiting_tool_approval`.
     """
     GetApproval: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRequest, _conversation_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
-    """Reads one tool call that waits for a person's approval. A call that was decided
+    """Reads one tool call that is waiting for a person's approval. A call that was decided
     or withdrawn is NOT_FOUND: events report the decision.
     """
     ListQuestions: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListQuestionsRequest, _conversation_service_pb2.ListQuestionsResponse]  # type: ignore[assignment]
@@ -917,7 +917,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     an MCP server: the response lists those that have more rights than the new mode gives, and
     `stop_running` kills them. The run continues without a killed tool call. The agent gets a
     message about the mode, which never stands between a tool call and its result. A change to fewer
-    rights needs no approval. Setting the present mode again changes nothing and succeeds; with
+    rights needs no approval. Setting the current mode again changes nothing and succeeds; with
     `stop_running` it kills what an earlier call has left running.
 
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -971,7 +971,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     whatever the history says about them; the first request of the fork informs the
     model.
 
-    A conversation can be forked in every state, also while a run is open, and when
+    A conversation can be forked in any state, even while a run is open or when
     it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
     NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
     model's context, or if the context was used up in that cycle, and with SUB_AGENT
@@ -1021,7 +1021,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     run has ended exactly once; and every question has an answer.
 
     The call reports what it finds and repairs nothing; rows that cannot be read are
-    reported, too. It works in every state, also while a run is open. Events that
+    reported, too. It works in any state, even while a run is open. Events that
     have been pruned cannot be checked.
     """
     ReplayConversation: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.ReplayConversationRequest, _conversation_service_pb2.ReplayConversationResponse]  # type: ignore[assignment]
@@ -1102,7 +1102,7 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     DownloadAttachment: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.DownloadAttachmentRequest, _conversation_service_pb2.DownloadAttachmentResponse]  # type: ignore[assignment]
     """Returns the bytes of an image in pieces, exactly as it was sent."""
     Subscribe: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.SubscribeRequest, _conversation_service_pb2.SubscribeResponse]  # type: ignore[assignment]
-    """Follows (watches) one conversation: sends its present state, the events that the
+    """Follows (watches) one conversation: sends its current state, the events that the
     client missed, and then new events as they happen.
 
     # What is sent
@@ -1214,7 +1214,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     # Errors
 
     A request that is wrong in itself is INVALID_ARGUMENT with a BadRequest that names
-    the field: for example an unknown enum value, a text that is too long, a malformed
+    the field: for example an unknown enum value, a string that is too long, a malformed
     name, or a path with a NUL character. A request that is correct but cannot be
     carried out now is refused for one of the reasons in RefusalReason; the comment of
     each call names the reasons that are particular to it. In addition, any call that
@@ -1229,13 +1229,13 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     Calls that start something accept a `request_id`, a UUID that the client generates
     once per intended call. If a call with the same id was accepted before, nothing is
     done again and the response is the same as at that time, even after a restart of
-    the server. The same id with another body is refused with REQUEST_ID_REUSED
+    the server. The same id with a different body is refused with REQUEST_ID_REUSED
     (ALREADY_EXISTS). Refused calls are not remembered. Without an id, a call has no
     such protection.
 
     An id is unique for its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation and
+    another conversation is a different call. The ids of CreateConversation and
     ForkConversation are unique for the caller. Ids are stored as long as their
     conversation; those of CreateConversation and ForkConversation are stored
     permanently, and a repeated call is NOT_FOUND once the conversation that it
@@ -1254,7 +1254,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     A filter is an expression in a subset of AIP-160: restrictions like
     `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
     tighter than AND; restrictions without a word between them are connected by AND.
-    Texts are in single or double quotes, in which a backslash quotes the next
+    Strings are in single or double quotes, in which a backslash quotes the next
     character; values without spaces, quotes and parentheses need no quotes. These are
     the fields of a conversation, with their operators in parentheses:
 
@@ -1262,14 +1262,14 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
       in upper or lower case: `state = awaiting_tool_approval`.
     * `busy`, `archived` (= !=): true or false. `busy` is the field of
       ConversationState.
-    * `title`, `slug`, `model` (= != :): the whole text, or with `:` a part of it; case
+    * `title`, `slug`, `model` (= != :): the whole string, or with `:` part of it; case
       is ignored. `title:*` matches if there is a title. A model may be named with or
       without `models/`.
     * `working_directory` (= != :): an absolute path; with `:` that directory and those
       beneath it. Symbolic links in the path are resolved when the call begins. A
       directory that no longer exists can be named by its former real path.
     * `labels`: `labels.key = "value"` (= !=), and `labels:key` for conversations that
-      have the key. A key with other characters than letters, digits, `_`, `-` and `/`
+      have the key. A key with characters other than letters, digits, `_`, `-` and `/`
       is quoted: `labels."my key" = "value"`.
     * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
       `2026-01-31T12:00:00Z`; `archive_time:*` matches if the time is set. For a time
@@ -1452,7 +1452,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         The call is never refused because of the state. It succeeds even if the store
         cannot save the cancel, for example because the disk is full: everything is
-        stopped then, too, and `unrecorded` is set. If there is nothing to cancel and no
+        stopped all the same, and `unrecorded` is set. If there is nothing to cancel and no
         job to kill, the call succeeds with `no_op`. A second cancel changes nothing,
         except that it can add `discard_queued` while sub-agents are ending. A sub-agent
         that is cancelled has failed.
@@ -1464,14 +1464,14 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.ResolveApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.ResolveApprovalResponse, _abc.Awaitable[_conversation_service_pb2.ResolveApprovalResponse]]:
-        """Approves or denies a tool call that waits for a person.
+        """Approves or denies a tool call that is waiting for a person.
 
-        The calls of one response wait together: when a person has approved each call
+        The calls in one response wait together: when a person has approved each call
         that needs approval, all calls run in the order of the response; at the first
-        denial, no call of the response runs, and the agent is informed.
+        denial, no call in the response runs, and the agent is informed.
 
-        Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call waits for
-        approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
+        Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no call is waiting
+        for approval, with UNKNOWN_OR_DECIDED (ABORTED) if this one does not, and with
         TERMINAL (FAILED_PRECONDITION) in a conversation that has ended.
         """
 
@@ -1488,7 +1488,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         second time, or for another call changes nothing and is refused with
         UNKNOWN_OR_DECIDED (ABORTED); `cause` in the metadata of its ErrorInfo gives the
         reason: `answered`, `timed_out`, `withdrawn`, or `unknown` if no call with this
-        id waits or has waited.
+        id is or was waiting.
 
         Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
         and without one by its content: an answer that equals the one that the call
@@ -1510,7 +1510,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         asked, or too long ago.
 
         A `content` that does not match the question's `requested_schema` is
-        INVALID_ARGUMENT with the name of the field, and the question still waits.
+        INVALID_ARGUMENT with the name of the field, and the question keeps waiting.
         Idempotent by `request_id`.
         """
 
@@ -1520,8 +1520,8 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.ListApprovalsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.ListApprovalsResponse, _abc.Awaitable[_conversation_service_pb2.ListApprovalsResponse]]:
-        """Lists the tool calls that wait for a person's approval. The conversation that has
-        waited longest comes first; the calls of one response are in its order.
+        """Lists the tool calls waiting for a person's approval. The conversation that has
+        waited longest comes first; the calls in one response are in the order of the response.
 
         A call that is decided or withdrawn while a client reads the pages may still be
         listed. To know when to read the list again, use WatchConversations with the
@@ -1534,7 +1534,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.GetApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.GetApprovalResponse, _abc.Awaitable[_conversation_service_pb2.GetApprovalResponse]]:
-        """Reads one tool call that waits for a person's approval. A call that was decided
+        """Reads one tool call that is waiting for a person's approval. A call that was decided
         or withdrawn is NOT_FOUND: events report the decision.
         """
 
@@ -1623,7 +1623,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         an MCP server: the response lists those that have more rights than the new mode gives, and
         `stop_running` kills them. The run continues without a killed tool call. The agent gets a
         message about the mode, which never stands between a tool call and its result. A change to fewer
-        rights needs no approval. Setting the present mode again changes nothing and succeeds; with
+        rights needs no approval. Setting the current mode again changes nothing and succeeds; with
         `stop_running` it kills what an earlier call has left running.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION).
@@ -1695,7 +1695,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         whatever the history says about them; the first request of the fork informs the
         model.
 
-        A conversation can be forked in every state, also while a run is open, and when
+        A conversation can be forked in any state, even while a run is open or when
         it is archived. Refused with CYCLE_RUNNING if the cycle has not ended, with
         NOT_FORKABLE if no cycle has ended, if the history up to that point fills the
         model's context, or if the context was used up in that cycle, and with SUB_AGENT
@@ -1769,7 +1769,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         run has ended exactly once; and every question has an answer.
 
         The call reports what it finds and repairs nothing; rows that cannot be read are
-        reported, too. It works in every state, also while a run is open. Events that
+        reported, too. It works in any state, even while a run is open. Events that
         have been pruned cannot be checked.
         """
 
@@ -1922,7 +1922,7 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.SubscribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_conversation_service_pb2.SubscribeResponse], _abc.AsyncIterator[_conversation_service_pb2.SubscribeResponse]]:
-        """Follows (watches) one conversation: sends its present state, the events that the
+        """Follows (watches) one conversation: sends its current state, the events that the
         client missed, and then new events as they happen.
 
         # What is sent

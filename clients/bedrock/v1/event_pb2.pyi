@@ -86,7 +86,7 @@ class Event(_message.Message):
 
         @_builtins.property
         def pending_client_tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event.ClientToolCallChanged]:
-            """The calls waiting for a client's answer: at most one, because tools run one after the other."""
+            """The calls waiting for a client's answer: at most one, because tools run one after another."""
 
         @_builtins.property
         def pending_questions(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Question]:
@@ -222,7 +222,7 @@ class Event(_message.Message):
         """A more detailed reason. Empty if there is nothing to add; otherwise one of
 
         * with STOP_REASON_COMPLETED: "max_tokens" (the answer was cut off at its
-          token limit, also after the maximum number of continuations; or reasoning
+          token limit, even after the maximum number of continuations; or reasoning
           used up the limit before the text began), "refusal" (the model declined to
           answer, or the provider's content filter cut the answer off), "empty" (the
           answer has no text, at most reasoning), "context_exhausted" (the answer is
@@ -237,7 +237,7 @@ class Event(_message.Message):
           prefix, for example "auth", "rate_limit", "context_exhausted", "turn_limit",
           "no_result" or "sub_agent_error".
 
-        Clients should expect that values are added.
+        Clients should expect more values to be added.
         """
         @_builtins.property
         def error(self) -> _common_pb2.RunError:
@@ -328,7 +328,7 @@ class Event(_message.Message):
             """
 
         class Status(_Status, metaclass=_StatusEnumTypeWrapper):
-            """Whether a call still waits for a client, and if not, why."""
+            """Whether a call is still waiting for a client, and if not, why."""
 
         STATUS_UNSPECIFIED: Event.ClientToolCallChanged.Status.ValueType  # 0
         """Never sent."""
@@ -350,7 +350,7 @@ class Event(_message.Message):
         STATUS_FIELD_NUMBER: _builtins.int
         DEADLINE_FIELD_NUMBER: _builtins.int
         status: Global___Event.ClientToolCallChanged.Status.ValueType
-        """Whether the call still waits, and if not, why."""
+        """Whether the call is still waiting, and if not, why."""
         @_builtins.property
         def call(self) -> _conversation_pb2.ToolCall:
             """The call. Its `input` matches the tool's schema."""
@@ -567,7 +567,7 @@ class Event(_message.Message):
         sub-agents and their tasks. To show what a sub-agent is doing, watch its own
         conversation. That conversation is created a moment after the state names it, so
         at first it can be NOT_FOUND. Its last state shows how the sub-agent ended, even
-        if the parent was cancelled and no longer waits for it.
+        if the parent was cancelled and is no longer waiting for it.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -800,7 +800,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def snapshot(self) -> Global___Event.Snapshot:
-        """Passing. The present state of the conversation; the first event of every
+        """Passing. The current state of the conversation; the first event of every
         stream.
         """
 
@@ -840,7 +840,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def context_warning(self) -> _common_pb2.ContextUsage:
-        """Durable. At least 80 percent of the usable context window are used. This is
+        """Durable. At least 80 percent of the usable context window is used. This is
         sent each time the usage rises above that mark.
         """
 
