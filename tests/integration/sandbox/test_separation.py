@@ -311,8 +311,8 @@ def test_what_is_beside_the_servers_own_package_is_not_read(confined: ConfinedSa
 def test_no_wider_mode_is_given_where_it_cannot_keep_principals_apart(
     confined: ConfinedSandbox, ada: Path, mode: Mode
 ) -> None:
-    assert "isolate the files of principals" in confined_to_all_modes(confined).mode_refusal(mode, str(ada))
-    with pytest.raises(SandboxUnavailableError, match="isolate the files of principals"):
+    assert "isolate principals' files" in confined_to_all_modes(confined).mode_refusal(mode, str(ada))
+    with pytest.raises(SandboxUnavailableError, match="isolate principals' files"):
         run(confined_to_all_modes(confined), "true", cwd=str(ada), mode=mode)
 
 

@@ -169,8 +169,8 @@ def test_authorities_that_cannot_be_read_are_named_and_the_others_trusted(
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
     assert machine.client_tls().cert_store_stats()["x509_ca"] > 0
-    assert "authorities of SSL_CERT_FILE cannot be read: /nowhere.pem" in caplog.text
-    assert "authorities of REQUESTS_CA_BUNDLE cannot be read" in caplog.text
+    assert "authorities of SSL_CERT_FILE, so they are not trusted: /nowhere.pem" in caplog.text
+    assert "cannot read the certificate authorities of REQUESTS_CA_BUNDLE" in caplog.text
 
 
 def test_a_ca_bundle_that_is_none(tmp_path: Path) -> None:
