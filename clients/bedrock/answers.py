@@ -95,7 +95,7 @@ def checked(decision: object) -> bool:
     """Raise TypeError unless a decision is True or False: a word such as "no", or a coroutine, is truthy."""
     if isinstance(decision, bool):
         return decision
-    raise TypeError(f"the function that decides about tool calls must return True or False, not {decision!r}")
+    raise TypeError(f"the function that decides tool calls must return True or False, not {decision!r}")
 
 
 def checked_content(content: object) -> Content:

@@ -129,7 +129,7 @@ class AlreadyExists(BedrockError):
 class RequestIdReused(AlreadyExists):
     """The request id was used before, for a request with different content."""
 
-    hint = "Use a new id for a new request."
+    hint = "Use a new request_id for a new request."
 
 
 class SlugTaken(AlreadyExists):
@@ -199,7 +199,7 @@ class ContinuationInProgress(FailedPrecondition):
 class ModeUnavailable(FailedPrecondition):
     """The server cannot enforce this mode, or a setting disables it."""
 
-    hint = "Ask for another mode. `bedrock doctor` says more about the sandbox."
+    hint = "Choose another mode. `bedrock doctor` says more about the sandbox."
 
 
 class NotAwaitingApproval(FailedPrecondition):
@@ -255,7 +255,7 @@ class InvalidArgument(BedrockError):
 class GenerationUnsupported(InvalidArgument):
     """The model does not support a setting of `generation`; the error message names each unsupported one."""
 
-    hint = "Leave the setting out, or choose another model; see `bedrock models NAME`."
+    hint = "Omit the setting, or choose another model; see `bedrock models NAME`."
 
 
 class ImageInvalid(InvalidArgument):
@@ -297,7 +297,7 @@ class PermissionDenied(BedrockError):
 class McpNotAllowed(PermissionDenied):
     """The operator of the server does not allow the MCP server that the call names."""
 
-    hint = "The operator can allow it, in the server's settings: [mcp_from_clients]."
+    hint = "The operator can allow it with [mcp_from_clients] in the server's settings."
 
 
 class ResourceExhausted(BedrockError):
@@ -350,7 +350,7 @@ class ServerNotRunning(Unavailable):
 
     hint = (
         "Start one with `bedrock serve`, or chat with one of your own: `bedrock`. "
-        "For a server elsewhere set BEDROCK_ADDRESS and BEDROCK_TOKEN."
+        "For a server elsewhere, set BEDROCK_ADDRESS and BEDROCK_TOKEN."
     )
 
 

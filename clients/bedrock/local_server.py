@@ -78,7 +78,7 @@ def check_private(directory: Path) -> None:
 def check_owner(directory: Path) -> None:
     """Raise NotPrivateError unless a directory and any link to it are this user's; OSError if it is not one."""
     if not hasattr(os, "geteuid"):
-        raise NotPrivateError("this system has no file owners that could be checked; give the address of a server")
+        raise NotPrivateError("this system has no file owners to check; give the address of a server")
     user = os.geteuid()
     link, found = directory.lstat(), directory.stat()
     if not stat.S_ISDIR(found.st_mode):
@@ -89,7 +89,7 @@ def check_owner(directory: Path) -> None:
             f"use a directory of your own, or run as that user"
         )
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, user):
-        raise NotPrivateError(f"{directory} is a link that belongs to uid {link.st_uid}; name the directory itself")
+        raise NotPrivateError(f"{directory} is a symbolic link owned by uid {link.st_uid}; name the directory itself")
 
 
 def check_socket(path: Path) -> None:
@@ -117,7 +117,7 @@ def check_entries(directory: Path) -> None:
     names = Counter(found.st_ino for found in files.values())
     for path, found in files.items():
         if stat.S_ISREG(found.st_mode) and found.st_nlink > names[found.st_ino]:
-            raise NotPrivateError(f"{path} has another name elsewhere (a hard link); look at it, and remove it")
+            raise NotPrivateError(f"{path} has another hard link elsewhere; inspect that file, and remove it")
 
 
 def open_believed(path: Path, *, named: bool = False) -> int:
@@ -152,7 +152,7 @@ def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> No
         advice = "use a file of your own" if named else planted
         raise NotPrivateError(f"{path} belongs to uid {found.st_uid}, but this process runs as uid {user}; {advice}")
     if stat.S_ISLNK(found.st_mode) and not named:
-        raise NotPrivateError(f"{path} is a link, which is not followed; look where it leads, and remove it")
+        raise NotPrivateError(f"{path} is a symbolic link, which is not followed; check where it leads, and remove it")
     if stat.S_IFMT(found.st_mode) in (stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK):
         raise NotPrivateError(f"{path} is neither a file nor a socket; look at it, and remove it")
     if stat.S_ISREG(found.st_mode) and mode & 0o022:

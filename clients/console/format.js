@@ -88,7 +88,7 @@ const STATES = words({
   STATE_KIND_IDLE: ['idle', 'idle'],
   STATE_KIND_AWAITING_LLM: ['starting a request', 'model'],
   STATE_KIND_LLM_REQUESTING: ['thinking', 'model'],
-  STATE_KIND_AWAITING_TOOL_APPROVAL: ['waits for approval', 'ask'],
+  STATE_KIND_AWAITING_TOOL_APPROVAL: ['waiting for approval', 'ask'],
   STATE_KIND_TOOL_EXECUTING: ['running a tool', 'tool'],
   STATE_KIND_CANCELLING: ['cancelling', 'cancel'],
   STATE_KIND_AWAITING_SUB_AGENTS: ['waiting for sub-agents', 'agents'],
@@ -106,8 +106,8 @@ export function stateWords(state) {
   if (request?.phase === 'PHASE_STREAMING') return { text: 'answering', tone: 'stream' };
   if (request?.phase === 'PHASE_BACKOFF')
     return { text: `next attempt ${request.attempt}/${request.maxAttempts}`, tone: 'cancel' };
-  if (tool?.questions?.length) return { text: 'waits for an answer', tone: 'ask' };
-  if (tool?.deadline) return { text: 'waits for a client', tone };
+  if (tool?.questions?.length) return { text: 'waiting for an answer', tone: 'ask' };
+  if (tool?.deadline) return { text: 'waiting for a client', tone };
   if (tool?.current) return { text: `running ${toolName(tool.current.tool)}`, tone };
   if (state?.awaitingSubAgents?.pending)
     return { text: `waiting for ${state.awaitingSubAgents.pending.length} sub-agent${state.awaitingSubAgents.pending.length === 1 ? '' : 's'}`, tone };
@@ -119,10 +119,10 @@ export const toolName = (name) => (name ?? '').replace(/^tools\//, '');
 
 /** @type {Record<string, string>} */
 const DETAILS = words({
-  restart: 'interrupted by a restart of the server', not_run: 'discarded before it began',
+  restart: 'interrupted by a server restart', not_run: 'discarded before it began',
   round_cap: 'stopped: its limit of model requests is reached', budget: 'stopped: the budget is spent',
   context_exhausted: 'stopped: the context is used up', cancel_timeout: 'cancelled; some sub-agents did not end in time',
-  max_tokens: 'the answer is cut off at the token limit', refusal: 'the model refused', empty: 'the answer is empty',
+  max_tokens: 'the answer was cut off at the token limit', refusal: 'the model refused', empty: 'the answer is empty',
 });
 
 /** How a run ended, in words. @param {any} stop a RunStopped or a RequestCycle */

@@ -99,19 +99,19 @@ function wanted(run, state) {
   const request = state.llmRequesting, tool = state.toolExecuting;
   if (request) {
     const key = `request ${request.llmRequestId}`, kind = { PHASE_STREAMING: 'stream', PHASE_BACKOFF: 'backoff' }[/** @type {'PHASE_STREAMING'} */ (request.phase)] ?? 'connect';
-    const title = { stream: 'answering', backoff: `waits before attempt ${request.attempt}`, connect: `attempt ${request.attempt}: time to first token` }[kind] ?? '';
+    const title = { stream: 'answering', backoff: `waiting before attempt ${request.attempt}`, connect: `attempt ${request.attempt}: time to first token` }[kind] ?? '';
     return [[key, row(run, key, 'model', lastPart(request.llmRequestId.replace(':', '/'))), kind, title]];
   }
   if (tool?.current) {
     const { toolUseId, tool: name } = tool.current, key = `tool ${toolUseId}`;
-    return [[key, row(run, key, toolName(name), callSummary(tool.current)), tool.retryTime ? 'backoff' : 'tool', tool.retryTime ? 'waits before another attempt' : `attempt ${tool.attempt}`]];
+    return [[key, row(run, key, toolName(name), callSummary(tool.current)), tool.retryTime ? 'backoff' : 'tool', tool.retryTime ? 'waiting before another attempt' : `attempt ${tool.attempt}`]];
   }
-  if (state.awaitingApproval) return [['ask', row(run, `ask ${run.path.length}`, 'approval', state.awaitingApproval.pending.map((/** @type {any} */ each) => toolName(each.toolCall?.tool) || 'mode').join(', ')), 'ask', 'waits for approval']];
+  if (state.awaitingApproval) return [['ask', row(run, `ask ${run.path.length}`, 'approval', state.awaitingApproval.pending.map((/** @type {any} */ each) => toolName(each.toolCall?.tool) || 'mode').join(', ')), 'ask', 'waiting for approval']];
   if (state.awaitingSubAgents) return state.awaitingSubAgents.pending.map((/** @type {any} */ each) => {
     const key = `agent ${each.conversation}`;
     const made = row(run, key, `agent ${(each.taskIndex ?? 0) + 1}`, each.task);
     made.child = each.conversation;
-    return [key, made, 'agents', 'at work'];
+    return [key, made, 'agents', 'working'];
   });
   if (state.kind === 'STATE_KIND_CANCELLING') return [['cancel', row(run, 'cancel', 'cancel', 'until everything has ended'), 'cancel', 'cancelling']];
   if (state.kind === 'STATE_KIND_AWAITING_CONTINUATION') return [['summary', row(run, 'summary', 'summary', 'of the conversation'), 'stream', 'summarizing']];

@@ -206,7 +206,7 @@ const invalid = (field, text) =>
   new BedrockError(`${field}: ${text}`, { code: 'INVALID_ARGUMENT', reason: 'INVALID_ARGUMENT', fields: { [field]: text } });
 
 /** The note about an unanswered approval, for the agent and all watchers. */
-const DENIED_NOTE = 'Denied automatically: the program that sent the message went on without an answer.';
+const DENIED_NOTE = 'Denied automatically: the program that sent the message continued without answering.';
 
 /** One conversation. Holds its name and the functions of its tools; the other methods are calls. */
 class Conversation {
@@ -462,7 +462,7 @@ class Run {
       throw new TypeError(`onQuestion returned ${content}, neither an object nor null`);
     }
     if (!this.#onQuestion) {
-      process.emitWarning(`what ${mcpServer} asked was declined because it was not answered: answer it in the loop, or give onQuestion`);
+      process.emitWarning(`the question from MCP server ${mcpServer} was declined because the loop did not answer; answer it there, or pass onQuestion`);
     }
     const decline = () => insist(client, 'answerQuestion', { name, decline: true, requestId: randomUUID() });
     if (content === null) return void (await decline());
@@ -478,7 +478,7 @@ class Run {
   async #answer(approval) {
     const tool = approval.toolCall?.tool ?? 'request_mode_upgrade';
     if (!this.name) {
-      const text = `the run before this one asks whether ${tool} may run; answer that, or send with waitForOthers: true`;
+      const text = `the previous run is asking whether ${tool} may run; answer it first, or send with waitForOthers: true`;
       throw new BedrockError(text, { reason: 'APPROVAL_NEEDED' });
     }
     let [approved, note] = [this.#onApproval === 'APPROVE', ''];
@@ -486,7 +486,7 @@ class Run {
     if (typeof approved !== 'boolean') throw new TypeError(`onApproval returned ${approved}, neither true nor false`);
     if (!this.#onApproval) {
       note = DENIED_NOTE;
-      process.emitWarning(`${tool} was denied because it was not answered: answer it in the loop, or give onApproval`);
+      process.emitWarning(`${tool} was denied because the loop did not answer; answer it there, or pass onApproval`);
     }
     const decision = `APPROVAL_DECISION_${approved ? 'APPROVE' : 'DENY'}`;
     await insist(this.conversation.client, 'resolveApproval', { name: approval.name, decision, note });

@@ -9,9 +9,9 @@ import { Bedrock, BedrockError } from './bedrock.js';
 const USAGE = `usage: node chat.js [options] [message]
   -r, --resume NAME      go on in this conversation, by its id or slug
   -C, --directory DIR    where a new conversation works (default: here)
-  --ask POLICY           which tool calls ask: auto (default), ask_writes or ask_all
+  --ask POLICY           which tool calls need approval: auto (default), ask_writes or ask_all
   --yes                  answer every question with yes
-  --json                 print every event as a line of JSON
+  --json                 print every event as a JSON line
 Without a message, each line that is typed is one. While the agent works, a line is a steer, and Ctrl-C cancels.
 Exit codes: 0 well, 1 Bedrock refused, 2 usage, 3 a question is open and standard input has ended, 130 Ctrl-C,
 141 standard output was closed by its reader, which cancels the run.`;

@@ -97,14 +97,14 @@ function checkSocket(path) {
 
 /** No other user can enter the directory or has created it. */
 function checkPrivate(directory) {
-  if (!process.geteuid) throw new NoWay('this system has no file owners: give the address of a server');
+  if (!process.geteuid) throw new NoWay('this system has no file owners to check; give the address of a server');
   const user = process.geteuid();
   const { uid, mode } = statSync(directory);
   if (uid !== user) throw new NoWay(`${directory} belongs to uid ${uid}, but this process runs as uid ${user}`);
   if (mode & 0o077) throw new NoWay(`others may enter ${directory}: look inside, then chmod 700 ${directory}`);
   const link = lstatSync(directory);
   if (link.isSymbolicLink() && ![0, user].includes(link.uid)) {
-    throw new NoWay(`${directory} is a link that belongs to uid ${link.uid}; name the directory itself`);
+    throw new NoWay(`${directory} is a symbolic link owned by uid ${link.uid}; name the directory itself`);
   }
 }
 

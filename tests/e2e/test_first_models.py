@@ -76,7 +76,7 @@ def test_at_a_terminal_the_models_are_listed_and_one_is_asked_for(environ: dict[
         terminal.until(lambda screen: sum("Which one" in row for row in screen) == 2)
         shows(terminal, "Unknown model '9'.")
         terminal.keys("2\r")
-        shows(terminal, "To skip this question: -m qwen3:8b, or default_model")
+        shows(terminal, "To skip this question, pass -m qwen3:8b, or set default_model")
         shows(terminal, "idle · ")
         terminal.keys("Who are you?\r")
         shows(terminal, "I am qwen3:8b.")

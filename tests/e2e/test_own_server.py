@@ -153,7 +153,7 @@ def test_the_server_goes_on_for_a_second_terminal_and_ends_after_it(environ: dic
         second.until(works)
         first.keys("/quit\r")
         assert first.ends() == 0
-        assert "The server ends when no client is connected" in " ".join(first.rows)
+        assert "The server and its background jobs stop when no client is connected" in " ".join(first.rows)
         gate.touch()
         second.idles()
         assert alive(server)

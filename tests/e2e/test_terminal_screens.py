@@ -109,7 +109,7 @@ def masked(rows: list[str]) -> list[str]:
         (r"\d+(\.\d+)? s\b", "N s"),
         (r"\d+ process(es)? ended in \d+ ms", "N processes ended in N ms"),
         (r"[\d,]+ tokens", "N tokens"),
-        (r"context \d+ %", "context N %"),
+        (r"context \d+%", "context N%"),
         (r"\b[a-z]+-[a-z]+-[a-km-np-z2-9]{4}\b", "calm-brook-7xk2"),
         (r"\S*/project\b", "/home/ada/project"),
         (r"#part-\d+", "#part-1"),
@@ -147,7 +147,7 @@ def test_a_session_with_the_demo_model(
     terminal.until(shown("“and hurry” waits (steer)"))
     terminal.keys("then this\t")
     terminal.until(shown("“then this” waits (follow-up)"))
-    terminal.until(shows_status(r"bash 1/1 \d+ s · 2 waiting · context \d+ % · \w+ · demo · Esc cancels"))
+    terminal.until(shows_status(r"bash 1/1 \d+ s · 2 waiting · context \d+% · \w+ · demo · Esc cancels"))
     terminal.keys("\x1b")
     terminal.until(lambda screen: shown("■ discarded before it began", "ended in")(screen) and at_rest(screen))
     terminal.keys("retry\r")

@@ -29,7 +29,7 @@ _MASKS = (
     (r"\b\d+\.\d s\b", "0.1 s"),
     (r"(└ \w+) *$", r"\1, 0.1 s"),  # no duration is shown of what took less than a millisecond
     (r"\b\d+ process(es)? ended in \d+ ms", "1 process ended in 4 ms"),
-    (r"context \d+ %", "context 6 %"),
+    (r"context \d+%", "context 6%"),
 )
 _COLOURS = {
     "default": "#d4d4d4",

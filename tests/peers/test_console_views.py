@@ -261,7 +261,7 @@ def test_no_arrow_of_the_diagram_runs_behind_a_box_or_along_another(
         assert arrows >= len(json.loads(console_machine.TARGET.read_text())["edges"])
         assert boxes == len(json.loads(console_machine.TARGET.read_text())["states"])
         assert found == []
-    assert page.page.eval_on_selector_all("[aria-current].live", TEXTS) == ["waits for approval AwaitingToolApproval"]
+    assert page.page.eval_on_selector_all("[aria-current].live", TEXTS) == ["waiting for approval AwaitingToolApproval"]
     page.close()
 
 
@@ -342,7 +342,7 @@ def test_a_server_that_is_killed_and_started_again_under_an_open_page(browser: A
     page.page.wait_for_selector("dialog #instructions")
     assert page.page.input_value("#instructions") == "a text that is not lost"
     page.page.keyboard.press("Escape")
-    page.page.wait_for_selector("text=interrupted by a restart of the server")
+    page.page.wait_for_selector("text=interrupted by a server restart")
     assert page.page.locator("li.user").count() == 1
     page.context.close()
     servers.close()

@@ -87,7 +87,7 @@ class AsyncClientTools:
             answer = answer_of(await carried_out(function.function, function.arguments(call)))
             return requests.tool_result(self._conversation, call, answer.value, images=answer.images)
         except Exception as error:  # noqa: BLE001 -- a fault of the function is a result: the agent reads it
-            _log.warning("the tool %s failed", call.tool, exc_info=error)
+            _log.warning("tool %s failed", call.tool, exc_info=error)
             return requests.tool_result(self._conversation, call, error=failure_of(error))
 
     async def _submit(self, request: v1.SubmitToolResultRequest, deadline: Deadline) -> None:
@@ -100,7 +100,7 @@ class AsyncClientTools:
                 too_large = (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "")  # gRPC's error for such a request
                 if not (isinstance(error, InvalidArgument) or too_large):
                     raise
-                _log.warning("the server rejected a tool's result: %s", error)
+                _log.warning("the server rejected the tool's result: %s", error)
                 call = request.name.rpartition("/")[2]
                 refused = requests.tool_result(self._conversation, call, error=f"The result was rejected: {error}")
                 await insist(self._transport, method, refused, deadline)

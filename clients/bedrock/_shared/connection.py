@@ -148,7 +148,7 @@ class Connection(Generic[ChannelT]):
         """
         settings = self._find()
         if has_no_listener(settings.target):  # a channel opened in vain takes 0.2 s to close
-            raise ServerNotRunning(f"no Bedrock server is running: no process listens at {settings.target}")
+            raise ServerNotRunning(f"no Bedrock server is running: no process is listening on {settings.target}")
         return settings, self._open_channel(settings)
 
     def use(self, settings: Settings, channel: ChannelT) -> None:

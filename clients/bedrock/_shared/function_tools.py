@@ -88,7 +88,7 @@ def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]
         if parameter.kind not in _NAMED:
             raise TypeError(f"{name}: {parameter} cannot be passed by name; write each parameter out")
         if parameter.name not in hints:
-            raise TypeError(f"{name}: the parameter {parameter.name} needs a type, as in {parameter.name}: str")
+            raise TypeError(f"{name}: parameter {parameter.name} needs a type annotation, as in {parameter.name}: str")
         hint = hints[parameter.name]
         if parameter.default is parameter.empty:
             fields.append((parameter.name, hint))

@@ -97,9 +97,9 @@ def is_gap(error: errors.BedrockError) -> bool:
 def cause_of(details: str) -> str:
     """The innermost of gRPC's nested causes, on which users can act, or advice for a failed TLS handshake."""
     if "handshake failed" in details:
-        return "the TLS handshake failed. Check that it uses TLS with a certificate that is trusted here."
+        return "the TLS handshake failed. Check that the server uses TLS with a certificate that this machine trusts."
     if "http1.x" in details or "ALPN" in details:
-        return "this is an HTTP port. gRPC listens on another one, 7421 by default."
+        return "this is an HTTP port. gRPC uses a different one, 7421 by default."
     return details.rpartition(": ")[2].rstrip("]")
 
 

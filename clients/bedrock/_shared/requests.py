@@ -134,7 +134,7 @@ def send(
 
 
 def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
-    return v1.CancelConversationRequest(name=name, run=run, reason="the caller no longer waits for the answer")
+    return v1.CancelConversationRequest(name=name, run=run, reason="the caller is no longer waiting for the answer")
 
 
 def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
@@ -216,7 +216,7 @@ def _subject(**given: str) -> dict[str, Any]:
     """The subject as keyword arguments of `v1.ApprovalRule`. Raises ValueError unless exactly one is given."""
     chosen = {name: value for name, value in given.items() if value}
     if len(chosen) != 1:
-        raise ValueError("give exactly one of tool, command, command_prefix, path and mcp_server")
+        raise ValueError("give exactly one of tool, command, command_prefix, path or mcp_server")
     return {name: wrapper.resource_name("tools", value) if name == "tool" else value for name, value in chosen.items()}
 
 
@@ -351,4 +351,4 @@ def image(source: ImageSource) -> v1.Image:
             return v1.Image(media_type=media_type, data=content)
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return v1.Image(media_type="image/webp", data=content)
-    raise ValueError("the image is neither PNG, JPEG, GIF nor WebP")
+    raise ValueError("the image is not a PNG, JPEG, GIF or WebP file")

@@ -21,7 +21,7 @@ FillInT = TypeVar("FillInT")
 _log = logging.getLogger("bedrock")
 
 # The note that an automatic denial carries. The agent and every client that watches the conversation can read it.
-DENIED_NOTE = "Denied automatically: the program that sent the message went on without an answer."
+DENIED_NOTE = "Denied automatically: the program that sent the message continued without answering."
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class QuestionPolicy(Generic[DecideT, FillInT]):
 def log_denied(approval: Approval) -> None:
     """Log a warning that an approval was denied because the caller's loop over the run's events had not answered it."""
     _log.warning(
-        "%s was denied, because the loop did not answer; answer there, or pass on_approval= or wait_for_others=True",
+        "%s was denied because the loop did not answer; answer it there, or pass on_approval= or wait_for_others=True",
         approval.tool,
     )
 
@@ -51,8 +51,8 @@ def log_denied(approval: Approval) -> None:
 def log_declined(question: Question) -> None:
     """Log a warning that a tool question was declined because the caller's loop over the events had not answered it."""
     _log.warning(
-        "the question of the MCP server %s was declined, as the loop did not answer; answer there, or pass on_question="
-        " or wait_for_others=True",
+        "the question from MCP server %s was declined because the loop did not answer; answer it there, or pass "
+        "on_question= or wait_for_others=True",
         question.mcp_server,
     )
 
@@ -60,7 +60,7 @@ def log_declined(question: Question) -> None:
 def question_of_others(approval: Approval) -> ApprovalNeeded:
     """The error for an open approval of an earlier run, which a program that waits for this run must not deny."""
     return ApprovalNeeded(
-        f"the run before this one asks whether {approval.tool} may run; answer that, or pass wait_for_others=True",
+        f"the previous run is asking whether {approval.tool} may run; answer it first, or pass wait_for_others=True",
         approval,
     )
 

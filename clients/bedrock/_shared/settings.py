@@ -65,7 +65,7 @@ def resolve(
             f"or http://{target} if the connection is protected in another way"
         )
     if not (token.isascii() and token.isprintable()):
-        raise _misconfigured("the token has invalid characters: line breaks or non-ASCII letters")
+        raise _misconfigured("the token contains invalid characters: line breaks or non-ASCII characters")
     ca_file = ca_file or environ.get("BEDROCK_CA_FILE")
     ca = _read_file("CA", ca_file) if ca_file else None
     certificate_file = certificate_file or environ.get("BEDROCK_CERTIFICATE_FILE")
@@ -122,7 +122,7 @@ def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> S
         named = directory != data or _names(data, target)
         if named and (process := local_server.server_process(directory)):
             return _unreachable(process, directory)
-    text = f"no Bedrock server is running: no process listens at {target}"
+    text = f"no Bedrock server is running: no process is listening on {target}"
     return ServerNotRunning(text, reason="SERVER_NOT_RUNNING", code="UNAVAILABLE")
 
 

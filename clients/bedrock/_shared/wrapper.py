@@ -119,7 +119,7 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
     except json_format.ParseError as error:
         raise TypeError(f"{name}: must contain only JSON values: {error}") from None
     except (RecursionError, DecodeError):
-        raise TypeError(f"{name}: must not be nested so deeply") from None
+        raise TypeError(f"{name}: must not be nested this deeply") from None
     return made
 
 

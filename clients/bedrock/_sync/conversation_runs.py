@@ -237,7 +237,7 @@ class ConversationRuns(ConversationBase):
             return
         own = self.get(timeout=deadline.shorten(self._transport.timeout))
         if owner not in (own.name, f"conversations/{own.slug}"):
-            text = f"the run {name} belongs to another conversation, {owner}, not to {self.name}"
+            text = f"run {name} belongs to {owner}, not to {self.name}"
             raise NotFound(text, reason="NOT_FOUND")
 
     def events(

@@ -100,7 +100,7 @@ class Run(Sending):
         except DeadlineExceeded as error:
             if timeout is None:
                 raise
-            raise DeadlineExceeded(f"the run has not ended within {timeout:g} s", code=error.code) from None
+            raise DeadlineExceeded(f"the run did not end within {timeout:g} s", code=error.code) from None
         finally:
             self._deadline = Deadline(None)
         return self.stop
@@ -155,7 +155,7 @@ def question(
     except BedrockError as error:
         if isinstance(error, DeadlineExceeded) and deadline.seconds is not None:
             _cancel(transport, request, run)
-            text = f"no answer within {deadline.seconds:g} s; the run was cancelled"
+            text = f"the run did not answer within {deadline.seconds:g} s and was cancelled"
             raise DeadlineExceeded(text, code=error.code) from None
         if new and isinstance(error, InvalidArgument) and not (run and run.name):
             with suppress(BedrockError):

@@ -210,7 +210,7 @@ creating_options = _together(
     ),
     option(
         "-m --model",
-        "The model of a new conversation; see `bedrock models`.",
+        "The model for a new conversation; see `bedrock models`.",
         metavar="MODEL",
         shell_complete=complete_model,
     ),
@@ -219,17 +219,15 @@ creating_options = _together(
         "What the tools of a new conversation may do. [default: restricted if the server can enforce it]",
         type=MODE,
     ),
-    option(
-        "--approval-policy", "Which tool calls of a new conversation ask first. [default: the server's]", type=POLICY
-    ),
+    option("--approval-policy", "When tools of a new conversation need approval. [default: the server's]", type=POLICY),
     option(
         "--instructions",
-        "Instructions for the agent of a new conversation, besides the server's prompt; @FILE reads a file.",
+        "Instructions for the agent of a new conversation, besides the server's prompt; @FILE reads them from a file.",
         metavar="TEXT|@FILE",
     ),
     option("--replace-instructions", "Use --instructions instead of the server's prompt.", is_flag=True),
     option(
-        "--tools", "The tools of a new conversation, see `bedrock tools`; '' for none. [default: all]", metavar="NAME,…"
+        "--tools", "Tools for a new conversation (see `bedrock tools`); '' for none. [default: all]", metavar="NAME,…"
     ),
     option(
         "--mcp-servers",
@@ -270,7 +268,7 @@ def create_conversation(
 ) -> Conversation:
     """Create a conversation from a command's options. Raises UsageError for contradictory options or a bad file."""
     if replace_instructions and not instructions:
-        raise click.UsageError("--replace-instructions needs --instructions")
+        raise click.UsageError("--replace-instructions requires --instructions")
     create = partial(
         client.create, directory,
         instructions=Instructions(_text(instructions), replace_instructions) if instructions else None,
@@ -304,7 +302,7 @@ def _asked_model(client: Client) -> str:
             if chosen in names:
                 break
             print_text(f"Unknown model {one_line(said, 60)!r}.", err=True)
-    print_text(f"To skip this question: -m {chosen}, or default_model in the settings of the server.", err=True)
+    print_text(f"To skip this question, pass -m {chosen}, or set default_model in the server's settings.", err=True)
     return chosen
 
 
@@ -321,9 +319,9 @@ def open_conversation(client: Client, *, latest: bool, resume: str | None, **cre
         return create_conversation(client, **creating)
     if any(value not in (None, False) for name, value in creating.items() if name != "directory"):
         raise click.UsageError(
-            "-m, --mode, --approval-policy, --instructions, --auto-continue, --tools and --mcp-servers are for new "
-            "conversations; in a chat --effort, --temperature and --max-output-tokens are, too: `bedrock update` and "
-            "/effort change them"
+            "-m, --mode, --approval-policy, --instructions, --auto-continue, --tools and --mcp-servers apply only to "
+            "new conversations, as do --effort, --temperature and --max-output-tokens in a chat: use `bedrock update` "
+            "or /effort"
         )
     if resume:
         return client.conversation(client.conversation(resume).get().name)

@@ -73,7 +73,7 @@ def what_to_do(error: errors.BedrockError, *, in_chat: bool = False, name: str =
     if isinstance(error, errors.QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":
         return RUNS_END
     if error.reason == "STORE_UNAVAILABLE":
-        return "Try again later. See the server log for the cause, for example a full disk."
+        return "Try again later. The server log says why, for example a full disk."
     told = (_CHAT if in_chat else _COMMAND_LINE).get(type(error))
     hint = error.hint if told is None else told.replace("NAME", name)
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
@@ -96,14 +96,14 @@ CANCELLED = 130
 CLOSED_PIPE = 141
 
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock`."
-SPEAK_TLS = "A server listens there. If it uses TLS, begin the address with https://."
-TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server does not use TLS."
+SPEAK_TLS = "A server is listening there. If it uses TLS, begin the address with https://."
+TRUST = "Set BEDROCK_CA_FILE to the CA certificates to trust, or leave out https:// if the server does not use TLS."
 AROUND_THE_PROXY = "If the server can be reached without the proxy, add its host to `no_proxy`."
 # What to do, by words in the message of an error that has no reason.
 _NOT_REACHED = {" through the proxy ": AROUND_THE_PROXY, "TLS handshake": TRUST, "Socket closed": SPEAK_TLS}
 
 CHECK_ADDRESS = (
-    "No server responds there. Check {source}, and that `bedrock serve` on that machine listens at that address. "
+    "No server responds there. Check {source}, and that `bedrock serve` on that machine is listening on that address. "
     "Without an address, this machine's server is used."
 )
 

@@ -173,7 +173,7 @@ class SpawnedServer:
     def _last_words(self) -> str:
         lines = self.log().strip().splitlines()
         if any("No module named server" in line for line in lines):
-            return "it is not installed here; from a checkout: `pip install ./clients .`"
+            return "it is not installed here; from a checkout, run `pip install ./clients .`"
         return lines[-1].removeprefix("error: ") if lines else "it printed nothing"
 
 

@@ -129,7 +129,7 @@ class Bedrock:
             at = f"{info.state.run} ({info.state.kind})"
             yield f"a run is in progress in {_called(info)}: {at}; wait for it or cancel it"
         for job in info.background_jobs:
-            yield f"the background job {job} still runs in {_called(info)}; cancel(kill_jobs=True) or delete() ends it"
+            yield f"job {job} is still running in {_called(info)}; end it with cancel(kill_jobs=True) or delete()"
 
     def _delete(self, name: str) -> None:
         with suppress(NotFound):

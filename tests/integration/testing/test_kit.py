@@ -135,7 +135,7 @@ def test_what_a_test_has_left_is_named_and_ended(bedrock_server: PrivateServer, 
     left = {re.sub(r"conversations/\S+", "…", problem) for problem in bedrock.close()}
     assert left == {
         "a run is in progress in runs (Run): … (llm_requesting); wait for it or cancel it",
-        "the background job b-1 still runs in jobs (Start it); cancel(kill_jobs=True) or delete() ends it",
+        "job b-1 is still running in jobs (Start it); end it with cancel(kill_jobs=True) or delete()",
         "the play raises raised ValueError('wrong')",
         "the model never got a request for: answers('Not asked for.')",
     }
@@ -204,7 +204,7 @@ def test_a_test_that_leaves_something_fails_on_any_worker(
     pytester.makepyfile(test_shown=shown, test_leaving=TESTS)
     ran = pytester.runpytest_subprocess("-p", "bedrock.testing.plugin", "-p", "xdist", "-n", "2")
     ran.assert_outcomes(passed=7 + shown.count("def test_"), failed=1, errors=2)
-    ran.stdout.fnmatch_lines_random(["*a run is in progress in *", "*the background job b-1 still runs in *"])
+    ran.stdout.fnmatch_lines_random(["*a run is in progress in *", "*job b-1 is still running in *"])
     ran.stdout.no_fnmatch_line("*never got a request for*")
 
 
@@ -213,5 +213,5 @@ def test_a_missing_server_is_said(monkeypatch: pytest.MonkeyPatch, start_bedrock
     bare = SimpleNamespace(executable=str(Path(sys.base_prefix) / "bin" / "python3"))
     monkeypatch.setattr("bedrock.cli.spawned_server.sys", bare)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    with pytest.raises(pytest.fail.Exception, match="it is not installed here; from a checkout: "):
+    with pytest.raises(pytest.fail.Exception, match="it is not installed here; from a checkout, run "):
         start_bedrock()

@@ -74,7 +74,7 @@ def test_without_a_terminal_what_a_tool_asks_is_declined_and_told(program: Progr
     fake.answers.append(asks_person())
     result = program("ask", "-q", "Use it")
     assert (result.exit_code, result.stdout) == (exits.OK, "Then not.\n")
-    assert result.stderr == ("No terminal to ask at, so this was declined; the MCP server t asks: Which branch?\n")
+    assert result.stderr == ("No terminal to ask on, so this question from MCP server t was declined: Which branch?\n")
     (reply,) = fake.asked(v1.AnswerQuestionRequest)
     assert reply.decline
 
@@ -130,7 +130,7 @@ def test_another_client_may_answer_before_everything_is_approved(
 def test_a_restart_is_an_error_and_not_a_cancel(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted", "restart")])
     result = program("ask", "Hi")
-    assert (result.exit_code, result.stderr) == (exits.FAILED, "error: interrupted by a restart of the server\n")
+    assert (result.exit_code, result.stderr) == (exits.FAILED, "error: interrupted by a server restart\n")
 
 
 def test_ctrl_c_cancels_the_run(program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_a_port_that_is_none_is_a_wrong_command_line(address: str) -> None:
     ("cause", "advice"),
     [
         ("Socket closed", "https://"),
-        ("the TLS handshake failed. Check that it uses TLS with …", "BEDROCK_CA_FILE"),
+        ("the TLS handshake failed. Check that the server uses TLS with …", "BEDROCK_CA_FILE"),
         ("Connection refused", "bedrock serve"),
         ("this is an HTTP port. …", "gRPC port"),
     ],
@@ -240,7 +240,7 @@ def test_refusals_say_what_to_do(
 @pytest.mark.parametrize(
     ("said", "detail", "words"),
     [
-        ("One, two,", "max_tokens", "the answer, or the reasoning before it, is cut off at the token limit"),
+        ("One, two,", "max_tokens", "the answer, or the reasoning before it, was cut off at the token limit"),
         ("One, two,", "refusal", "the model refused, or a content filter cut the answer off"),
         ("", "empty", "the answer is empty"),
     ],
@@ -342,7 +342,7 @@ def test_a_new_conversation_is_told_and_offered_what_its_creator_chooses(
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (["--replace-instructions"], "--replace-instructions needs --instructions"),
+        (["--replace-instructions"], "--replace-instructions requires --instructions"),
         (["--instructions", "@/does/not/exist"], "/does/not/exist"),
     ],
 )
@@ -355,7 +355,7 @@ def test_instructions_that_cannot_be_told_are_a_usage_error(program: Program, op
 def test_an_old_conversation_is_not_told_anew(program: Program) -> None:
     result = program("ask", "-r", SLUG, "--tools", "bash", "Hi")
     assert result.exit_code == 2
-    assert "--tools and --mcp-servers are for new conversations" in result.stderr
+    assert "--tools and --mcp-servers apply only to new conversations" in result.stderr
 
 
 def test_whether_it_goes_on_by_itself_is_chosen_and_shown(program: Program, fake: FakeBedrock) -> None:
@@ -396,7 +396,7 @@ def test_mcp_servers_of_a_conversation_are_shown(program: Program, fake: FakeBed
     files.tools_left_out.add(reason="it has no name")
     fake.conversation.mcp_servers.add(name="web", state=v1.McpServer.STATE_FAILED, error="HTTP 503")
     shown = " ".join(program("show", SLUG).stdout.split())
-    assert "files (ready; the tool without a name is omitted: it has no name), web (failed: HTTP 503)" in shown
+    assert "files (ready; tool without a name is omitted: it has no name), web (failed: HTTP 503)" in shown
 
 
 def test_the_tokens_of_prompt_and_tools_and_an_assumed_window_are_shown(program: Program, fake: FakeBedrock) -> None:
@@ -419,7 +419,7 @@ def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) ->
     fake.conversation.state.tool_executing.current.tool = "find_order"
     fake.conversation.state.tool_executing.deadline.seconds = 1
     shown = program("show", SLUG).stdout
-    assert re.search(r"state +running a tool, waits for a client \(find_order\)\n", shown)
+    assert re.search(r"state +running a tool, waiting for a client \(find_order\)\n", shown)
     assert re.search(r"client tools +find_order\n", shown)
     assert re.search(r"not offered +find_order: restricted mode offers less\n", shown)
     assert "not offered to the agent in this mode: find_order\n" in program("mode", SLUG, "restricted").stdout
@@ -514,7 +514,7 @@ def test_quotas_are_listed_with_what_is_used(program: Program, fake: FakeBedrock
 
 
 def test_nodes_are_listed_and_a_server_of_its_own_says_so(program: Program, fake: FakeBedrock) -> None:
-    assert program("nodes").stderr == "This server shares its conversations with no other.\n"
+    assert program("nodes").stderr == "This server does not share its conversations with other servers.\n"
     (alone,) = json.loads(program("nodes", "--output", "json").stdout)
     assert (alone["incarnation"], alone["address"], alone["draining"], alone["answering"]) == ("0", "", False, True)
     fake.nodes = [
@@ -585,7 +585,7 @@ def test_the_doctor_asks_the_distribution_of_the_server_for_what_it_knows(
 
 def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:
     files, web, left_out = (line.split("\t") for line in program("mcp").stdout.splitlines())
-    assert left_out == ["web: the tool put is omitted: it has no input schema"]
+    assert left_out == ["web: tool put is omitted: it has no input schema"]
     assert files == ["files", "failed", "0", "mcp-files .", "it is not installed"]
     assert web == ["web", "ready", "1", "https://mcp.test", ""]
     assert json.loads(program("mcp", "--output", "json").stdout)[0]["stdio"] == {"command": ["mcp-files", "."]}
@@ -706,7 +706,7 @@ def test_cancelling_says_that_a_follow_up_runs_now(
     assert program("cancel", SLUG).stdout.splitlines() == [
         "cancelled",
         "not delivered: " + "and " * 100 + "on",
-        f"a queued follow-up runs now; to drop queued messages too: bedrock cancel --discard-queued {SLUG}",
+        f"a queued follow-up is now running; to drop queued messages too: bedrock cancel --discard-queued {SLUG}",
     ]
 
 
@@ -736,8 +736,8 @@ def test_what_may_do_more_than_a_narrower_mode_is_reported_and_ended_on_request(
     program: Program, fake: FakeBedrock
 ) -> None:
     fake.jobs = ["b-1", "b-3"]
-    what = "the tool call t1, the background job b-1, the background job b-3, the MCP server files"
-    ends_it = f"(`bedrock mode --stop-running {SLUG} restricted` stops that)"
+    what = "tool call t1, background job b-1, background job b-3, MCP server files"
+    ends_it = f"(`bedrock mode --stop-running {SLUG} restricted` stops them)"
     told = program("mode", "c1", "restricted").stdout
     assert told == f"{SLUG} is restricted\nstill running with more rights: {what} {ends_it}\n"
     told = program("mode", "--stop-running", SLUG, "restricted").stdout
@@ -832,7 +832,7 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
     ("tier", "reason", "told"),
     [
         ("TIER_B", "sandbox = B limits the sandbox to tier B", "tier B (Landlock 4 and seccomp, no namespaces): "),
-        ("TIER_NONE", "the setting sandbox = none", "none: nothing confines tools: the setting sandbox"),
+        ("TIER_NONE", "the setting sandbox = none", "none: tools are not confined: the setting sandbox"),
     ],
 )
 def test_a_sandbox_that_was_chosen_is_nothing_to_warn_of(
@@ -858,12 +858,12 @@ def test_the_doctor_names_the_modes_and_says_why_one_is_not_available(
 @pytest.mark.parametrize(
     ("kernel", "told"),
     [
-        ((True, True), "processes and memory bounded by the kernel"),
+        ((True, True), "processes and memory limited by the kernel"),
         (
             (True, False),
-            "processes bounded by the kernel; memory counted by the server, which ends a tool that has too",
+            "processes limited by the kernel; memory limited by the server, which kills a tool that exceeds",
         ),
-        ((False, False), "processes and memory counted by the server, which ends a tool that has too much"),
+        ((False, False), "processes and memory limited by the server, which kills a tool that exceeds the limit"),
     ],
 )
 def test_the_doctor_tells_who_bounds_what_tools_have(

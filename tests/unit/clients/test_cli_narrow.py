@@ -38,14 +38,8 @@ def test_what_is_longer_than_the_terminal_goes_on_at_a_word(address: str, fake: 
     for rows, told in (
         (shown, "title It is as it was before,"),
         (shown, "directory /tmp/a-folder a-folder a-folder a-folder a-folder a-folder a-folder a-folder a-folder"),
-        (
-            doctor,
-            "→ They are hidden where the server may make mount namespaces. The restricted mode always hides them.",
-        ),
-        (
-            asked,
-            f"`bedrock approve {SLUG}` or `bedrock deny {SLUG}`, then `bedrock show {SLUG}`. To approve everything",
-        ),
+        (doctor, "→ They are hidden if the server can create mount namespaces. Restricted mode always hides them."),
+        (asked, f"`bedrock approve {SLUG}` or `bedrock deny {SLUG}`, then `bedrock show {SLUG}`. To approve all tool"),
     ):
         assert told in words(rows)
         assert max(map(len, rows)) < columns
@@ -81,7 +75,7 @@ def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBed
         (("questions",), "No questions are open."),
         (("cycles", SLUG), "It has no runs yet."),
         (("models",), "No models."),
-        (("nodes",), "This server shares its conversations with no other."),
+        (("nodes",), "This server does not share its conversations with other servers."),
         (("mcp",), "No MCP servers; configure them as [[mcp_servers]] in the settings."),
     ],
 )

@@ -159,25 +159,25 @@ def test_wait_says_for_whom_the_run_waits(program: Program, fake: FakeBedrock) -
     state = fake.conversation.state
     state.run, state.kind, fake.waits = f"{NAME}/requestCycles/c1:3", v1.STATE_KIND_AWAITING_TOOL_APPROVAL, 1_000
     asked = program("wait", SLUG, "--timeout", "0")
-    assert (asked.exit_code, asked.stdout) == (exits.NEEDS_APPROVAL, "c1:3\t\t0\twaits for approval\n")
-    assert asked.stderr == f"{SLUG} waits for approval; see `bedrock show {SLUG}`\n"
+    assert (asked.exit_code, asked.stdout) == (exits.NEEDS_APPROVAL, "c1:3\t\t0\twaiting for approval\n")
+    assert asked.stderr == f"{SLUG} waiting for approval; see `bedrock show {SLUG}`\n"
     assert program("wait", SLUG, "--run", "c1:2", "--timeout", "0").stderr == "", "it is another run that waits"
 
     state.kind = v1.STATE_KIND_TOOL_EXECUTING
     state.tool_executing.current.tool = "find_order"
     state.tool_executing.deadline.seconds = 1
     served = program("wait", SLUG, "--timeout", "0")
-    assert (served.exit_code, served.stdout) == (exits.FAILED, "c1:3\t\t0\twaits for a client (find_order)\n")
+    assert (served.exit_code, served.stdout) == (exits.FAILED, "c1:3\t\t0\twaiting for a client (find_order)\n")
     fake.waits = len(fake.asked(v1.WaitRequestCycleRequest)) + 3
     done = program("wait", SLUG)
-    told = f"{SLUG} waits for a client (find_order); see `bedrock show {SLUG}`\n"
+    told = f"{SLUG} waiting for a client (find_order); see `bedrock show {SLUG}`\n"
     assert (done.exit_code, done.stderr) == (exits.OK, told), "once"
 
     fake.waits = 1_000
     state.tool_executing.questions.add(name=f"{NAME}/questions/1")
     asked = program("wait", SLUG, "--timeout", "0")
-    assert (asked.exit_code, asked.stdout) == (exits.FAILED, "c1:3\t\t0\twaits for an answer (find_order)\n")
-    assert asked.stderr == f"{SLUG} waits for an answer (find_order); see `bedrock show {SLUG}`\n"
+    assert (asked.exit_code, asked.stdout) == (exits.FAILED, "c1:3\t\t0\twaiting for an answer (find_order)\n")
+    assert asked.stderr == f"{SLUG} waiting for an answer (find_order); see `bedrock show {SLUG}`\n"
 
 
 def test_wait_takes_the_last_run_if_none_is_in_progress(program: Program, fake: FakeBedrock) -> None:
@@ -217,7 +217,7 @@ def test_approvals_are_listed_with_their_conversations(program: Program, fake: F
     asked = [each.parent for each in fake.asked(v1.ListApprovalsRequest)]
     assert asked == ["conversations/-", "conversations/-", f"conversations/{SLUG}"]
     fake.unreadable = ["conversations/damaged"]
-    said = "damaged cannot be read, and may have questions: see `bedrock verify damaged`\n"
+    said = "damaged cannot be read and may have open questions: see `bedrock verify damaged`\n"
     assert program("approvals").stderr == said
     shown = json.loads(program("approvals", "--output", "json").stdout)
     assert [each["name"] for each in shown] == [f"{NAME}/approvals/t1"]

@@ -119,7 +119,7 @@ def custom(of: functools.partial[int]) -> None: ...
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (untyped, "the parameter x needs a type"),
+        (untyped, "parameter x needs a type annotation"),
         (many, r"\*values: int cannot be passed by name"),
         (mapped, r"\*\*values: int cannot be passed by name"),
         (strange, "threading_lock"),

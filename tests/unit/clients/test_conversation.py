@@ -630,7 +630,7 @@ def test_images_are_read_and_recognised(client: Client, fake: FakeBedrock, tmp_p
     client.conversation("c1").send("See", images=[picture, b"RIFF....WEBP"]).wait()
     request = fake.asked(v1.SendMessageRequest)[0]
     assert [image.media_type for image in request.images] == ["image/png", "image/webp"]
-    with pytest.raises(ValueError, match="neither PNG"):
+    with pytest.raises(ValueError, match="not a PNG"):
         client.conversation("c1").send("See", images=[b"BM"])
 
 

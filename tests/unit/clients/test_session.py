@@ -318,7 +318,7 @@ async def test_one_of_several_messages_that_wait_is_taken_back(chat: Chat, fake:
     ("line", "words"),
     [
         ("/mode", "the mode is restricted; choose restricted, workspace or unrestricted"),
-        ("/mode restricted", "the mode is restricted already"),
+        ("/mode restricted", "the mode is already restricted"),
         ("/mode wild", "the mode is restricted; choose restricted, workspace or unrestricted"),
         ("/effort", "the effort is left to the model; choose low, high or max"),
         ("/image", "usage: /image PATH"),
@@ -359,8 +359,8 @@ async def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stoppe
     await chat.until(lambda: "1 background job" in chat.session.status())
     await chat.enters("Go", "● bash sleep 99")
     chat.session.enter("/mode restricted")
-    what = "bash sleep 99, the background job b-1, the MCP server files"
-    await chat.shows(f"· still running with more rights: {what} (`/mode restricted stop` stops that)")
+    what = "bash sleep 99, background job b-1, MCP server files"
+    await chat.shows(f"· still running with more rights: {what} (`/mode restricted stop` stops them)")
     await chat.enters("/mode restricted stop", f"· stopped: {what}")
     await chat.until(lambda: "background job" not in chat.session.status())
     assert [request.stop_running for request in fake.asked(v1.SetModeRequest)] == [False, True]
@@ -470,11 +470,11 @@ async def test_the_status_line_counts_background_jobs_and_each_end_is_a_line(cha
     fake.happen(job("b-1", "running"), job("b-2", "running"), job("b-3", "running"))
     await chat.until(lambda: "3 background jobs ·" in chat.session.status())
     fake.happen(job("b-1", "exited", 2))
-    await chat.shows("· the background job b-1 exited with code 2: make all")
+    await chat.shows("· background job b-1 exited with code 2: make all")
     assert "2 background jobs ·" in chat.session.status()
     fake.happen(job("b-2", "killed"), job("b-3", "lost"))
-    await chat.shows("· the background job b-2 was killed: make all")
-    await chat.shows("· the background job b-3 ended with the server: make all")
+    await chat.shows("· background job b-2 was killed: make all")
+    await chat.shows("· background job b-3 ended with the server: make all")
     assert "background" not in chat.session.status()
     await chat.enters("/kill", "there is nothing to cancel, and no background job is running")
 
@@ -526,18 +526,18 @@ def test_the_status_line_counts_tools_and_seconds() -> None:
         current=v1.ToolCall(tool_use_id="t2", tool="bash"), completed_count=1, remaining_count=2
     )
     view = view_of(state("tool_executing", "r", tool_executing=running), at=100.0)
-    assert view.status(107.4, NOON) == "bash 2/4 7 s · context 42 % · restricted · demo"
+    assert view.status(107.4, NOON) == "bash 2/4 7 s · context 42% · restricted · demo"
     running.deadline.seconds = 1
     view = view_of(state("tool_executing", "r", tool_executing=running), at=100.0)
-    assert view.status(107.4, NOON) == "bash 2/4 waits for a client 7 s · context 42 % · restricted · demo"
+    assert view.status(107.4, NOON) == "bash 2/4 waiting for a client 7 s · context 42% · restricted · demo"
 
 
 @pytest.mark.parametrize(
     ("width", "line"),
     [
-        (None, "thinking attempt 2/3 · context 42 % · restricted · demo · Esc cancels"),
-        (60, "thinking attempt 2/3 · context 42 % · restricted · demo"),
-        (50, "thinking attempt 2/3 · context 42 % · restricted"),
+        (None, "thinking attempt 2/3 · context 42% · restricted · demo · Esc cancels"),
+        (60, "thinking attempt 2/3 · context 42% · restricted · demo"),
+        (50, "thinking attempt 2/3 · context 42% · restricted"),
         (12, "thinking…"),
     ],
 )
@@ -560,7 +560,7 @@ def test_the_status_line_counts_down_to_the_next_attempt() -> None:
     ("step", "words"),
     [
         (state("idle"), "idle"),
-        (state("awaiting_tool_approval", "r"), "waits for approval"),
+        (state("awaiting_tool_approval", "r"), "waiting for approval"),
         (state("cancelling", "r"), "cancelling"),
         (state("context_exhausted"), "context used up"),
         (
@@ -606,7 +606,7 @@ async def test_the_transcript_survives_every_kind_of_event(chat: Chat, fake: Fak
         stopped("r", "interrupted", "round_cap"),
     )
     await chat.shows("its limit of model requests")
-    for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83 %", "✓ x", "2 processes ended"):
+    for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83%", "✓ x", "2 processes ended"):
         assert words in chat.screen
     assert (chat.screen.count("Hm."), chat.screen.count("Well.")) == (1, 1)
 
@@ -620,7 +620,7 @@ async def test_an_image_goes_with_what_is_said_next(chat: Chat, fake: FakeBedroc
         chat.session.enter(line)
     await chat.until(lambda: len(sent(fake)) == 2)
 
-    assert "neither PNG, JPEG, GIF nor WebP" in chat.screen
+    assert "not a PNG, JPEG, GIF or WebP file" in chat.screen
     assert "No such file" in chat.screen
     assert "an image will be sent with your next message" in chat.screen
     requests = fake.asked(v1.SendMessageRequest)
@@ -634,10 +634,10 @@ async def test_an_image_is_attached_only_if_the_model_may_take_it(
     await chat.enters(f"/image {tmp_path}/a.gif", "not attached: model demo does not accept images")
     assert "will be sent" not in chat.screen
     fake.models[0].images = fake.models[0].images_assumed = True
-    await chat.enters(f"/image {tmp_path}/a.gif", "with your next message; demo may not take images")
+    await chat.enters(f"/image {tmp_path}/a.gif", "with your next message; demo may not accept images")
     refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "model demo does not accept images")
     fake.refuse("SendMessage", refusal)
-    await chat.enters("Look.", "· no image is attached now")
+    await chat.enters("Look.", "· no images are attached")
     fake.answers.append(says("Hello."))
     await chat.enters("Then without.", "Hello.")
     requests = fake.asked(v1.SendMessageRequest)
@@ -664,9 +664,9 @@ async def test_rules_are_listed_and_revoked_in_a_chat(chat: Chat, fake: FakeBedr
 async def test_a_chat_asks_for_the_fields_and_sends_them_together(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(asks(asked({"branch": {"type": "string"}, "sure": {"type": "boolean"}}, "branch")))
     session = chat.session
-    await chat.enters("Move it", "the MCP server files asks you")
+    await chat.enters("Move it", "MCP server files asks on behalf of")
     await chat.until(lambda: isinstance(session.question, QuestionForm))
-    assert "waits for an answer" in session.view.activity(0, NOON)
+    assert "waiting for an answer" in session.view.activity(0, NOON)
     session.enter("", session.question)
     await chat.shows("this field is required")
     session.enter("main", session.question)

@@ -208,7 +208,7 @@ def test_a_token_does_not_appear_in_texts(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("token", ["two\nlines", "carriage\r", "naïve", "nul\0"])
 def test_a_token_that_cannot_be_sent_is_reported_without_being_shown(environ: dict[str, str], token: str) -> None:
-    with pytest.raises(Misconfigured, match="the token has invalid characters") as refused:
+    with pytest.raises(Misconfigured, match="the token contains invalid characters") as refused:
         resolve("localhost", token, environ=environ)
     assert token not in str(refused.value)
 
@@ -445,7 +445,7 @@ BACK = "To come back: again s"
 RUNS = "Left s. Still running: its run. To stop: bedrock cancel s"
 JOB = "Left s. Still running: 1 background job. To stop: bedrock cancel --kill-jobs s"
 BOTH = "Left s. Still running: its run, 1 background job. To stop: bedrock cancel --kill-jobs s"
-STOPPED = "Left s and stopped 2 background jobs, since the server has ended."
+STOPPED = "Left s and stopped 2 background jobs, because the server has stopped."
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from tests.support.terminals import Terminal
 @pytest.fixture
 def terminal(address: str) -> Iterator[Terminal]:
     with Terminal("chat", "--effort", "low", environ={"BEDROCK_ADDRESS": address}) as terminal:
-        terminal.shows("/help says")
+        terminal.shows("/help lists")
         yield terminal
 
 
@@ -105,7 +105,7 @@ def test_the_workspace_mode_is_offered_where_it_can_be_had_and_is_not_the_mode_a
 ) -> None:
     upgrade = v1.PendingApproval.ModeUpgrade(mode=v1.MODE_UNRESTRICTED, workspace_available=available)
     asked = Approval.from_proto(v1.PendingApproval(mode_upgrade=upgrade))
-    assert ("[w] no, but the workspace mode" in "".join(replies(asked, Paint(False), mode))) is offered
+    assert ("[w] no, but workspace mode" in "".join(replies(asked, Paint(False), mode))) is offered
     assert (parse_reply("w", asked) is not None) is available
 
 
@@ -121,7 +121,7 @@ def test_the_tree_of_sub_agents_is_above_what_is_being_written_and_the_prompt() 
 
 def test_a_chat_with_the_demo_model_begins_with_a_hint(address: str) -> None:
     with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
-        terminal.shows("The demo model answers, by its script: type help")
+        terminal.shows("The scripted demo model answers; type help")
         terminal.idles()
         terminal.keys("\x04")
         assert terminal.ends() == 0
@@ -188,7 +188,7 @@ def test_a_question_is_cancelled_by_ctrl_c(address: str, fake: FakeBedrock) -> N
 def test_who_waits_for_an_answer_sees_that_it_is_written(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(lambda run: [state("llm_requesting", run), Gate()])
     with Terminal("ask", "Wait", environ={"BEDROCK_ADDRESS": address}) as terminal:
-        terminal.until(lambda screen: any(line.startswith("thinking · context 4 %") for line in screen))
+        terminal.until(lambda screen: any(line.startswith("thinking · context 4%") for line in screen))
         assert any(line.endswith("Ctrl-C cancels") for line in terminal.screen)
         terminal.keys("\x03")
         assert terminal.ends() == 130
@@ -199,7 +199,7 @@ def test_what_a_tool_asks_is_asked_at_the_terminal_again_if_it_does_not_fit(addr
     fake.answers.append(asks_person())
     fake.refuse("AnswerQuestion", Refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "no such branch"))
     with Terminal("ask", "Use it", environ={"BEDROCK_ADDRESS": address}) as terminal:
-        terminal.shows("? the MCP server t asks you, for mcp__t__ask")
+        terminal.shows("? MCP server t asks on behalf of mcp__t__ask")
         terminal.shows("branch (a text)  /decline")
         terminal.keys("\r")
         terminal.shows("this field is required")
@@ -297,7 +297,7 @@ def test_who_waits_for_an_answer_survives_a_cancel(address: str, fake: FakeBedro
 def test_the_program_opens_a_chat(address: str, fake: FakeBedrock, arguments: tuple[str, ...]) -> None:
     fake.answers.append(says("Two files."))
     with Terminal(*arguments, environ={"BEDROCK_ADDRESS": address}) as terminal:
-        terminal.shows("/help says")
+        terminal.shows("/help lists")
         if not arguments:
             terminal.keys("What is here?\r")
         terminal.shows("> What is here?")

@@ -207,7 +207,7 @@ def test_tab_completes_a_command_and_enter_runs_the_only_one_at_once(address: st
     with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
         terminal.shows("idle · ")
         terminal.keys("/with")
-        terminal.until(lambda screen: any("take back the message" in line for line in screen))
+        terminal.until(lambda screen: any("take back the last queued message" in line for line in screen))
         terminal.keys("\t")
         terminal.until(lambda screen: any(line.startswith("> /withdraw") for line in screen))
         terminal.keys("\r")

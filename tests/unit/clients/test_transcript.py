@@ -104,7 +104,7 @@ def test_a_call_for_sub_agents_is_a_list_of_their_tasks() -> None:
 
 def test_what_sub_agents_report_is_shown_like_output_and_not_without_end() -> None:
     lines = shown(told(v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS, LONG))
-    assert lines[:2] == ["· what the sub-agents report", "  │ 0"]
+    assert lines[:2] == ["· reports from the sub-agents", "  │ 0"]
     assert lines[-1] == "  │ … 5 more lines"
 
 

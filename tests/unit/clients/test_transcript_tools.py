@@ -88,7 +88,7 @@ def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -
                 origin=v1.ApprovalRule.ORIGIN_OPERATOR,
                 path="/etc",
             ),
-            "  a rule of the server may deny it, which only shows once it runs: deny files beneath /etc",
+            "  a rule of the server may deny the call when it runs: deny files beneath /etc",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 PLANTED = {
-    "a link": "is a link, which is not followed; look where it leads, and remove it",
+    "a link": "is a symbolic link, which is not followed; check where it leads, and remove it",
     "writable": r"others may change .* \(mode 0606\): look inside, then chmod 600",
     "another user's": "belongs to uid .*; look at what else others have put into .*, and remove it",
 }
@@ -146,7 +146,7 @@ def test_a_file_with_a_name_elsewhere_is_not_used(tmp_path: Path) -> None:
     claim_directory(folder)
     (tmp_path / "passwd").touch(0o644)
     (folder / "lock").hardlink_to(tmp_path / "passwd")
-    with pytest.raises(NotPrivateError, match="lock has another name elsewhere"):
+    with pytest.raises(NotPrivateError, match="lock has another hard link elsewhere"):
         claim_directory(folder)
 
 

@@ -32,10 +32,10 @@ _KEYS = (
     ("y, n", "answer a question; “no, because …” and Enter tells the agent why"),
     (
         "e, b, d, t, s",
-        "answer yes, and always: to the exact command, what begins so, the directory, the tool, the server",
+        "answer yes now and always: for the exact command, its beginning, the directory, the tool, the server",
     ),
-    ("never, never b", "answer no, and always, with Enter: this exact command, or with one of these letters"),
-    ("w", "answer a request for the unrestricted mode: the workspace mode instead"),
+    ("never, never b", "and Enter: answer no now and always, for this exact command, or as one of these letters says"),
+    ("w", "answer a request for unrestricted mode: workspace mode instead"),
 )
 
 
@@ -143,7 +143,7 @@ async def _mode(chat: ChatSession, argument: str) -> None:
     changed = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode), stop_running=bool(stop)))
     if changed is not None:
         lines = mode_lines(changed, f"/mode {mode} stop", chat.transcript.call_title)
-        for line in lines or ([f"the mode is {mode} already"] if unchanged else []):
+        for line in lines or ([f"the mode is already {mode}"] if unchanged else []):
             chat.say(chat.paint.careful(f"· {line}"))
         chat.view.jobs.difference_update(changed.ended_jobs)
 
@@ -201,7 +201,7 @@ async def _image(chat: ChatSession, path: str) -> None:
     chat.images.append(picture)
     count = len(chat.images)
     what = "an image" if count == 1 else f"{count} images"
-    doubt = f"; {name} may not take images" if model is not None and model.images_assumed else ""
+    doubt = f"; {name} may not accept images" if model is not None and model.images_assumed else ""
     chat.say(chat.paint.dim(f"· {what} will be sent with your next message{doubt}"))
 
 
@@ -247,7 +247,7 @@ def _move(chat: ChatSession, to: ConversationInfo, what: str) -> None:
 COMMANDS = (
     Command("help", "", "list keys and commands", _help),
     Command("queue", "[TEXT]", "queue a message, as Tab does; without TEXT, list the queue", _queue),
-    Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
+    Command("withdraw", "[MESSAGE]", "take back the last queued message, or the one with this id", _withdraw),
     Command("output", "[NUMBER]", "show the whole output of the latest tool; 2: the one before it", _output),
     Command("image", "PATH", "attach an image file to your next message", _image),
     Command(
@@ -259,7 +259,7 @@ COMMANDS = (
     Command(
         "mode",
         "[MODE [stop]]",
-        "restricted, workspace or unrestricted: what tools may do; stop ends what still has wider rights",
+        "restricted, workspace or unrestricted: what tools may do; stop ends whatever still has wider rights",
         _mode,
     ),
     Command("model", "[MODEL]", "use another model from the next request on; without one, list them", _model),
@@ -274,7 +274,7 @@ COMMANDS = (
     ),
     Command("clear", "", "clear the screen, and begin a new conversation with the same directory and settings", _clear),
     Command("continue", "", "continue in a new conversation when the context is used up", lambda chat, _: chat.go_on()),
-    Command("quit", "", "exit; a run continues", _quit),
+    Command("quit", "", "exit; runs continue", _quit),
 )
 
 ALIASES = {"?": "help", "exit": "quit", "new": "clear", "q": "quit"}

@@ -31,11 +31,11 @@ KIND = click.Choice(list(RULE_KINDS))
 
 @on_conversation
 @click.argument("call", required=False)
-@option("--all everything", "Approve all calls that wait.", is_flag=True)
+@option("--all everything", "Approve all waiting calls.", is_flag=True)
 def approve(conversation: Conversation, call: str | None, everything: bool) -> None:
-    """Approve a tool call that waits for approval. CALL, an id from `bedrock approvals`, is required if several wait.
+    """Approve a tool call waiting for approval. CALL, an id from `bedrock approvals`, is required if several wait.
 
-    Calls of one response run once all of them are approved; one denial skips them all. `bedrock rules --add` makes a
+    Calls of one response run once all of them are approved; one denial skips them all. `bedrock rules --add` creates a
     rule that decides later calls.
     """
     for approval in _open_approvals(conversation, call, everything=everything):
@@ -46,9 +46,9 @@ def approve(conversation: Conversation, call: str | None, everything: bool) -> N
 
 @on_conversation
 @click.argument("call", required=False)
-@option("--note", "Why; the agent reads it.", default="")
+@option("--note", "The reason, which the agent reads.", default="")
 def deny(conversation: Conversation, call: str | None, note: str) -> None:
-    """Deny a tool call that waits for approval. No call of the same response runs, and the agent is informed."""
+    """Deny a tool call waiting for approval. No call of the same response runs, and the agent is informed."""
     (approval,) = _open_approvals(conversation, call)
     conversation.deny(approval, note)
     print_text(f"denied {approval.tool} ({approval.tool_use_id})")
@@ -56,9 +56,9 @@ def deny(conversation: Conversation, call: str | None, note: str) -> None:
 
 @on_conversation
 @click.argument("question", required=False)
-@option("--decline", "Refuse to answer.", is_flag=True)
+@option("--decline", "Decline to answer.", is_flag=True)
 def answer(conversation: Conversation, question: str | None, *, decline: bool) -> None:
-    """Answer or decline a question of an MCP server. QUESTION is needed if it asks several.
+    """Answer or decline a question from an MCP server. QUESTION is required if several are open.
 
     The fields of its form are prompted for one by one, and read from standard input, one line each; /decline refuses.
     The answer goes to the MCP server: give it no passwords or keys.
@@ -136,7 +136,7 @@ def _listing(print_open: Callable[..., None]) -> click.Command:
 
 @_listing
 def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
-    """List the tool calls that wait for approval: of all conversations, or of one.
+    """List the tool calls waiting for approval, in all conversations or in one.
 
     The longest waiting conversation comes first. Decide with `bedrock approve` and `bedrock deny`.
     `bedrock questions` lists what tools ask.
@@ -155,7 +155,7 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
 
 @_listing
 def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
-    """List the open questions of MCP servers: in all conversations, or in one.
+    """List the open questions from MCP servers, in all conversations or in one.
 
     Questions expire at their deadline. Answer with `bedrock answer`.
     """
@@ -194,7 +194,7 @@ def _print_open(
             break
     for each in unreadable if output == "text" else ():
         what = each.removeprefix("conversations/")
-        exits.print_message(f"{what} cannot be read, and may have questions: see `bedrock verify {what}`")
+        exits.print_message(f"{what} cannot be read and may have open questions: see `bedrock verify {what}`")
     slug = _slugs(client)
     conversation: dict[str, Callable[[Asked], str]] = {"conversation": lambda each: slug(each.conversation)}
     print_listing(found[:limit], output, conversation | columns, none=none)
@@ -214,13 +214,13 @@ def _slugs(client: Client) -> Callable[[str], str]:
 
 
 @on_conversation
-@option("--add", "Make a rule.", type=(ACTION, KIND, str), multiple=True, metavar="ACTION KIND TEXT")
-@option("--revoke", "Revoke a rule, by its id.", multiple=True, metavar="RULE")
+@option("--add", "Create a rule.", type=(ACTION, KIND, str), multiple=True, metavar="ACTION KIND TEXT")
+@option("--revoke", "Revoke the rule with this id.", multiple=True, metavar="RULE")
 @JSON_OPTION
 def rules(
     conversation: Conversation, *, add: tuple[tuple[str, str, str], ...], revoke: tuple[str, ...], output: str
 ) -> None:
-    """List, make and revoke the approval rules of a conversation.
+    """List, create and revoke the approval rules of a conversation.
 
     ACTION is `allow`, `ask` or `deny`. KIND is `exact` for one shell command, `prefix` for shell commands that begin
     with TEXT, `path` for files below a directory, `tool` or `server` for all calls of a tool or of an MCP server. A

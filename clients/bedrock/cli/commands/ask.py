@@ -62,7 +62,7 @@ class Outcome:
 @click.argument("prompt", nargs=-1)
 @option(
     "--output",
-    "The answer as text, as one JSON object, or every event as a line of JSON.",
+    "The answer as text, as one JSON object, or every event as a JSON line.",
     type=click.Choice(["text", "json", "stream-json"]),
     default="text",
 )
@@ -74,14 +74,14 @@ class Outcome:
 )
 @option(
     "--image images",
-    "An image file to attach; can be repeated.",
+    "An image file to attach (repeatable).",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
 )
 @option("-q --quiet", "Show no progress on standard error.", is_flag=True)
 @option(
     "--output-schema schema",
-    "A JSON Schema: the answer is a matching value, printed as JSON only.",
+    "A JSON Schema; only a matching value is printed, as JSON.",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
 )
@@ -98,7 +98,7 @@ def ask(
     generation: Generation | None,
     **opening: Any,
 ) -> None:
-    """Ask and print the answer. The prompt is taken from the arguments and, if it is piped, from standard input.
+    """Ask one question and print the answer. The prompt is the arguments, followed by standard input if it is piped.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
     3 a tool call needs approval, 4 no server, 5 the answer is incomplete (cut off, refused or empty), 130 cancelled
@@ -257,8 +257,8 @@ async def _reply(conversation: AsyncConversation, asked: Question) -> None:
                 return
         await conversation.decline_question(asked)
         if not at_terminal:
-            who = f"the MCP server {asked.mcp_server}"
-            exits.print_message(f"No terminal to ask at, so this was declined; {who} asks: {asked.message}")
+            who = f"MCP server {asked.mcp_server}"
+            exits.print_message(f"No terminal to ask on, so this question from {who} was declined: {asked.message}")
     except ANSWERED:
         exits.print_message("The question is no longer open.")
 
@@ -293,7 +293,7 @@ def _report(conversation: Conversation, run: AsyncRun | None, outcome: Outcome, 
         slug = conversation.get().slug
         exits.print_message(
             f"A tool call needs approval: `bedrock approve {slug}` or `bedrock deny {slug}`,"
-            f" then `bedrock show {slug}`.\nTo approve everything that asks: --approve all"
+            f" then `bedrock show {slug}`.\nTo approve all tool calls in advance, pass --approve all."
         )
 
 

@@ -32,7 +32,7 @@ LATE = timedelta(seconds=30)
 @option("--all everything", "Check all your conversations, including archived ones and sub-agents.", is_flag=True)
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None:
-    """Check stored conversations and change nothing.
+    """Check that stored conversations are undamaged.
 
     The check covers the stored rows, gaps, the hash chain, the results of tool calls and the ends of runs.
 
@@ -41,7 +41,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
     """
     client = connect(ctx)
     if not (names or everything):
-        raise click.UsageError("give names of conversations, or --all")
+        raise click.UsageError("name one or more conversations, or pass --all")
     broken = checked = 0
     for name in _everything(client) if everything else names:
         violations = client.conversation(name).verify()
@@ -90,10 +90,10 @@ def replay(conversation: Conversation, until: int) -> None:
 
 
 @on_conversation
-@option("--after", "Begin after this step.", metavar="STEP", type=click.IntRange(0), default=0)
-@option("-r --reverse", "Begin with the last step.", is_flag=True)
+@option("--after", "Start after this step.", metavar="STEP", type=click.IntRange(0), default=0)
+@option("-r --reverse", "Print the last step first.", is_flag=True)
 def log(conversation: Conversation, after: int, reverse: bool) -> None:
-    """Print the log of a conversation as lines of JSON.
+    """Print the log of a conversation as JSON lines.
 
     Each line is a step of the state machine: its event, the facts that have changed, the effects that are stored, the
     revision and the digest. Steps that were pruned are missing.
@@ -109,7 +109,7 @@ def log(conversation: Conversation, after: int, reverse: bool) -> None:
 
 @on_conversation
 def export(conversation: Conversation) -> None:
-    """Print everything about a conversation as lines of JSON.
+    """Print everything about a conversation as JSON lines.
 
     First the conversation, then its messages, then its events. Images are named; `bedrock download` saves them.
     """
@@ -124,7 +124,7 @@ def _time(value: str) -> datetime:
     try:
         found = datetime.fromisoformat(value)
     except ValueError:
-        wanted = "a time, such as 2026-11-23T10:00:00Z, or how long ago, such as 12h"
+        wanted = "a time, such as 2026-11-23T10:00:00Z, or an age, such as 12h"
         raise click.BadParameter(f"{value!r} must be {wanted}") from None
     return found if found.tzinfo else found.astimezone()
 
@@ -139,7 +139,7 @@ def _time(value: str) -> datetime:
 def audit(
     ctx: click.Context, *, since: datetime | None, until: datetime | None, principal: str, refused: bool, follow: bool
 ) -> None:
-    """Print who did what, as lines of JSON.
+    """Print who did what, as JSON lines.
 
     One entry for each accepted command, decision about a tool call and refused call, oldest first. Entries contain no
     text of conversations. Requires an operator's token.

@@ -129,7 +129,7 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
     conversation = client.create(directory, model=model, approval_policy="ask_writes")
     made = conversation.get()
     scripted = is_scripted(client, made)
-    write(paint.bold(f"Bedrock plays one conversation, because there is no terminal: {made.slug}"))
+    write(paint.bold(f"No terminal, so Bedrock plays one demo conversation: {made.slug}"))
     write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
     drawing = Drawing(paint, write)
     drawing.view.info = made
@@ -170,16 +170,16 @@ def _decide(conversation: Conversation, approval: Approval, scripted: bool, pain
 # The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
 # The notice about a server that a chat has started and that keeps running.
-ENDS = "The server ends when no client is connected and no run is open, and background jobs with it."
+ENDS = "The server and its background jobs stop when no client is connected and no run is in progress."
 
 
 @click.command()
 @click.argument("prompt", nargs=-1)
 @option("--again", "The command that resumes the chat, with {} for its slug.", metavar="COMMAND", hidden=True)
-@option("--spawn", "Start a server even if an address is given, if nothing answers there.", is_flag=True)
+@option("--spawn", "Start a server if none answers, even if an address is given.", is_flag=True)
 @option(
     "--notify/--no-notify",
-    "Ring the bell when the agent waits for you; also BEDROCK_NOTIFY=0.",
+    "Ring the terminal bell when the agent is waiting for you; also set by BEDROCK_NOTIFY.",
     envvar="BEDROCK_NOTIFY",
     default=True,
 )
@@ -199,7 +199,7 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, notify: bool, again: str | Non
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     paint = Paint.for_stream(sys.stdout)
     if not at_terminal and any(given for name, given in opening.items() if name not in ("directory", "model")):
-        raise click.UsageError("without a terminal only -C and -m can be used; `bedrock ask` takes the other options")
+        raise click.UsageError("without a terminal, only -C and -m can be used; `bedrock ask` has the other options")
     if prompt and not at_terminal:
         raise click.UsageError("no terminal to chat on; `bedrock ask` answers a single prompt")
     with ExitStack() as stack:
@@ -215,9 +215,9 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, notify: bool, again: str | Non
         else:
             exit_code = exits.OK
             if spawn and not server:
-                print_line(paint.dim("using the running server; keys and settings of this environment do not reach it"))
+                print_line(paint.dim("using the running server; keys and settings in this environment have no effect"))
             if (server or spawn) and os.environ.get("BEDROCK_HTTP_LISTEN") and (link := link_of_running(address)):
-                print_line(paint.dim(f"console: {link} (once, within a minute)"))
+                print_line(paint.dim(f"console: {link} (valid once, for a minute)"))
             conversation = open_conversation(client, **opening)
             scripted = is_scripted(client, conversation.get())
             last, slug = asyncio.run(
@@ -246,7 +246,7 @@ def _farewell(left: ConversationInfo, again: str, program: str, *, ends: bool, g
     jobs = [counted(count, "background job")] if count else []
     back = f"To come back: {again.replace('{}', left.slug)}"
     if goes_on is False:
-        stopped = f" and stopped {jobs[0]}, since the server has ended" if jobs else ""
+        stopped = f" and stopped {jobs[0]}, because the server has stopped" if jobs else ""
         return [f"Left {left.slug}{stopped}. {back}"]
     rest = [ENDS] if ends and (goes_on or jobs or left.state.busy) else []
     if not (work := [*(["its run"] if left.state.busy else []), *jobs]):
@@ -267,10 +267,10 @@ async def _chat(
         session = ChatSession(client, name, paint, print_line, run_command, width=columns(sys.stdout))
         client.on_disconnect = session.disconnected
         now = await conversation.get()
-        where = paint.dim(f"in {paint.flat(now.working_directory)} · /help says what can be done")
+        where = paint.dim(f"in {paint.flat(now.working_directory)} · /help lists keys and commands")
         session.say(paint.text(paint.bold(now.slug), " ", where))
         if scripted:
-            session.say(paint.dim("The demo model answers, by its script: type help to see what it can show."))
+            session.say(paint.dim("The scripted demo model answers; type help to see what it can show."))
         session.enter(first)
         await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY), Attention(enabled=notify))
         return session.conversation.name, session.view.info.slug or now.slug

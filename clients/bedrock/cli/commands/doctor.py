@@ -93,7 +93,7 @@ def _token(address: str | None) -> Finding:
     if os.environ.get("BEDROCK_TOKEN"):
         return Finding("ok", "token", "from BEDROCK_TOKEN")
     if (address or os.environ.get("BEDROCK_ADDRESS")) and not resolve(address).token:
-        return Finding("warn", "token", "none: an address was given, BEDROCK_TOKEN is not set", Unauthenticated.hint)
+        return Finding("warn", "token", "none: an address is given, but no BEDROCK_TOKEN", Unauthenticated.hint)
     path = data_directory() / TOKEN_FILE
     try:
         with os.fdopen(open_believed(path)) as file:
@@ -103,7 +103,7 @@ def _token(address: str | None) -> Finding:
     except OSError:
         return Finding("warn", "token", f"none: {path} does not exist", "The first `bedrock serve` creates it.")
     if mode & 0o077:
-        return Finding("warn", "token", f"others may read {path}", f"chmod 600 {path}")
+        return Finding("warn", "token", f"others can read {path}", f"chmod 600 {path}")
     return Finding("ok", "token", f"from {path}")
 
 
@@ -126,7 +126,7 @@ def _server(client: Client) -> Iterator[Finding]:
     yield from _modes(info.sandbox)
     yield _tool_limits(info.sandbox)
     if not info.sandbox.hides_server_files:
-        advice = "They are hidden where the server may make mount namespaces. The restricted mode always hides them."
+        advice = "They are hidden if the server can create mount namespaces. Restricted mode always hides them."
         yield Finding("warn", "sandbox", "unrestricted tools can read the server's token, keys and data", advice)
     yield _models(client.models(), NO_MODELS if is_local(client.address) else NO_MODELS_ELSEWHERE)
 
@@ -136,7 +136,7 @@ _TIERS = {"a": "tier A (namespaces, Landlock {} and seccomp)", "b": "tier B (Lan
 
 def _sandbox(sandbox: Sandbox) -> Finding:
     """Report how well the sandbox restricts tools. A level that the operator has chosen counts as ok."""
-    text = _TIERS.get(sandbox.tier, "none: nothing confines tools").format(sandbox.landlock_abi)
+    text = _TIERS.get(sandbox.tier, "none: tools are not confined").format(sandbox.landlock_abi)
     if sandbox.by_setting:
         return Finding("ok", "sandbox", f"{text}: {sandbox.reason}" if sandbox.reason else f"{text}, by setting")
     if sandbox.tier == "a":
@@ -159,7 +159,7 @@ def _modes(sandbox: Sandbox) -> Iterator[Finding]:
 
 def _tool_limits(sandbox: Sandbox) -> Finding:
     """Report what limits a tool's processes and memory: the kernel or the server, which notices an excess later."""
-    keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
+    keepers = {True: "limited by the kernel", False: "limited by the server, which kills a tool that exceeds the limit"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
     by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}
     text = "; ".join(f"{' and '.join(names)} {keeper}" for keeper, names in by.items() if names)
@@ -186,7 +186,7 @@ def _checks_of_server(config: str | None) -> Iterator[Finding]:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     bash   eval "$(bedrock completion bash)"   in ~/.bashrc

@@ -178,7 +178,7 @@ def _print_facts(facts: Iterable[tuple[str, str]], paint: Paint) -> None:
 
 def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
     usage = conversation.context_usage
-    share = f" ({100 * usage.used_tokens / usage.usable_window_tokens:.0f} %)" if usage.usable_window_tokens else ""
+    share = f" ({100 * usage.used_tokens / usage.usable_window_tokens:.0f}%)" if usage.usable_window_tokens else ""
     failure, completed = conversation.state.failure, conversation.state.completed
     facts = [
         ("slug", conversation.slug),
@@ -317,7 +317,7 @@ def nodes(ctx: click.Context, output: str) -> None:
         columns["workspaces"] = lambda node: " ".join(node.workspaces)
     if output == "text" and not any(node.address for node in found):
         found = []
-    none = "This server shares its conversations with no other."
+    none = "This server does not share its conversations with other servers."
     print_listing(found, output, columns, none=none, zeros=True)
 
 
@@ -376,7 +376,7 @@ def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
 @option("--timeout", "Maximum time to wait. [no limit]", type=click.FloatRange(0), metavar="SECONDS")
 @JSON_OPTION
 def wait(conversation: Conversation, *, run: str, timeout: float | None, output: str) -> None:
-    """Wait until a run has ended, and print how.
+    """Wait until a run ends, and print how it ended.
 
     Nothing is changed; open questions are left to others and reported on standard error. The exit code is 0 if
     the run has completed, 1 if it failed, was interrupted or has not ended in time, 3 if it is waiting for approval.

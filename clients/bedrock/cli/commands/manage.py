@@ -51,7 +51,7 @@ def cancel(conversation: Conversation, discard_queued: bool, kill_jobs: bool) ->
         print_text(f"not delivered: {steer.message.text}")
     if receipt.run and receipt.state.run not in ("", receipt.run):
         drop = f"bedrock cancel --discard-queued {_name(conversation)}"
-        print_text(f"a queued follow-up runs now; to drop queued messages too: {drop}")
+        print_text(f"a queued follow-up is now running; to drop queued messages too: {drop}")
 
 
 @on_conversation
@@ -72,7 +72,7 @@ def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> N
     """
     if mode is None:
         if stop_running:
-            raise click.UsageError("--stop-running needs the mode whose rights it enforces")
+            raise click.UsageError("--stop-running requires a mode")
         now = conversation.get()
         print_text(f"{now.slug} is {now.mode}")
         return
@@ -95,7 +95,7 @@ def compact(conversation: Conversation) -> None:
     messages = [event.message for event in events if event.message is not None]
     now = conversation.get()
     if now.state.kind != "context_exhausted":
-        why = next((message.text for message in messages if message.role == "error"), "that was cancelled")
+        why = next((message.text for message in messages if message.role == "error"), "the summary was cancelled")
         hint = f"Continue with `bedrock chat -r {now.slug}`."
         raise exits.CommandError(f"{now.slug} was not summarized: {why}", hint)
     _tell_successor(conversation.continue_().get())
@@ -103,7 +103,7 @@ def compact(conversation: Conversation) -> None:
 
 @on_conversation
 @option("-m --model", "The model; see `bedrock models`.", metavar="MODEL", shell_complete=arguments.complete_model)
-@option("--approval-policy", "Which tool calls ask first.", type=arguments.POLICY)
+@option("--approval-policy", "When tools need approval.", type=arguments.POLICY)
 @arguments.generation_options
 @option("--model-defaults", "Reset effort, temperature and token limit to the model's defaults.", is_flag=True)
 @option(
@@ -146,7 +146,7 @@ def update(
 )
 @option("--back", "Omit this many of the latest runs.", metavar="N", type=click.IntRange(1))
 def fork(conversation: Conversation, *, cycle: str, back: int | None) -> None:
-    """Fork a conversation: create another one with its history up to the end of a run.
+    """Fork a conversation: create a new one with its history up to the end of a run.
 
     The fork has the same settings; the original is unchanged, and may be busy. Files are not restored; the queue and
     background jobs are not copied.
@@ -161,7 +161,7 @@ def fork(conversation: Conversation, *, cycle: str, back: int | None) -> None:
 @on_conversation
 @option("--without-summary", "Begin without the summary.", is_flag=True)
 def continue_(conversation: Conversation, without_summary: bool) -> None:
-    """Continue a conversation whose context is used up in a new one. By default that begins with the summary."""
+    """Continue in a new conversation when the context is used up. By default that begins with the summary."""
     successor = conversation.continue_(include_summary=not without_summary).get()
     _tell_successor(successor)
 
@@ -170,7 +170,7 @@ def continue_(conversation: Conversation, without_summary: bool) -> None:
 @option("--slug", "The new slug.")
 @option("--title", "The new title.")
 def rename(conversation: Conversation, slug: str | None, title: str | None) -> None:
-    """Give a conversation another slug or title."""
+    """Change the slug or title of a conversation."""
     if slug is None and title is None:
         raise click.UsageError("give --slug, --title or both")
     now = conversation.update(slug=slug, title=title)
@@ -199,7 +199,7 @@ def rm(conversation: Conversation, *, yes: bool, force: bool) -> None:
     """
     if not (yes or force or sys.stdin.isatty()):
         hint = "--yes deletes without asking; --force also cancels the run."
-        raise exits.CommandError("no terminal to confirm the deletion on", hint, exits.USAGE)
+        raise exits.CommandError("no terminal to confirm the deletion", hint, exits.USAGE)
     slug = conversation.get().slug
     if not (yes or force):
         click.confirm(f"Delete {slug} permanently?", abort=True)
@@ -217,7 +217,7 @@ def _name(conversation: Conversation) -> str:
 
 
 @on_conversation
-@option("--all everything", "Include messages that have left the queue, with their fates.", is_flag=True)
+@option("--all everything", "Include messages that have left the queue, and what became of them.", is_flag=True)
 @option("-n --limit", "Show only the latest N messages.", type=click.IntRange(1), default=50, show_default=True)
 @JSON_OPTION
 def queue(conversation: Conversation, everything: bool, limit: int, output: str) -> None:
@@ -231,7 +231,7 @@ def queue(conversation: Conversation, everything: bool, limit: int, output: str)
 @click.argument("messages", nargs=-1)
 @option("--all everything", "Withdraw all queued messages.", is_flag=True)
 def withdraw(conversation: Conversation, messages: tuple[str, ...], everything: bool) -> None:
-    """Withdraw messages from the queue, and print their texts.
+    """Withdraw messages from the queue, and print their text.
 
     Without MESSAGES, the latest one is withdrawn. `bedrock queue` shows the ids of messages.
     """

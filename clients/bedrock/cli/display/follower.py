@@ -74,7 +74,7 @@ class ConversationView:
             parts.append(counted(len(self.jobs), "background job"))
         usage, model = self.info.context_usage, self.info.model.removeprefix("models/")
         if usage.usable_window_tokens:
-            parts.append(f"context {100 * usage.used_tokens / usage.usable_window_tokens:.0f} %")
+            parts.append(f"context {100 * usage.used_tokens / usage.usable_window_tokens:.0f}%")
         parts += [for_terminal(part) for part in (self.info.mode, model, keys if self.busy else "") if part]
         while width is not None and len(parts) > 1 and cells(" · ".join(parts)) > width:
             parts.pop()
@@ -88,7 +88,7 @@ class ConversationView:
         if tools := state.tool_executing:
             count = tools.completed_count + 1 + tools.remaining_count
             seconds = max(0.0, now - self._since)
-            waiting = " waits for an answer" if tools.questions else " waits for a client" if tools.deadline else ""
+            waiting = " waiting for an answer" if tools.questions else " waiting for a client" if tools.deadline else ""
             return f"{tools.current.tool} {tools.completed_count + 1}/{count}{waiting} {seconds:.0f} s"
         if state.awaiting_sub_agents:
             return _agents(state.awaiting_sub_agents)

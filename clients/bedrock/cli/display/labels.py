@@ -19,7 +19,7 @@ NOT_RUN = "discarded before it began"
 
 
 # The label of a run that waits for a person to approve a tool call.
-APPROVAL = "waits for approval"
+APPROVAL = "waiting for approval"
 
 # The message about a cancel that the server could not store yet.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
@@ -37,7 +37,7 @@ STATES = {
 
 # Labels for the causes of interrupted runs, and for the outcomes of queued messages.
 _LABELS = {
-    "restart": "interrupted by a restart of the server",
+    "restart": "interrupted by a server restart",
     "not_run": NOT_RUN,
     "round_cap": "stopped: the run has reached its limit of model requests",
     "budget": "stopped: the budget is spent",
@@ -51,7 +51,7 @@ _LABELS = {
 
 # What is wrong with an incomplete answer, by the `stop_detail` of its run.
 NOT_WHOLE = {
-    "max_tokens": "the answer, or the reasoning before it, is cut off at the token limit",
+    "max_tokens": "the answer, or the reasoning before it, was cut off at the token limit",
     "refusal": "the model refused, or a content filter cut the answer off",
     "empty": "the answer is empty",
 }
@@ -81,7 +81,7 @@ def cancel_lines(receipt: CancelConversationResult, kill: str, *, jobs: bool) ->
     ]
 
 
-def mode_lines(changed: SetModeResult, stop: str, title: Callable[[str], str] = "the tool call {}".format) -> list[str]:
+def mode_lines(changed: SetModeResult, stop: str, title: Callable[[str], str] = "tool call {}".format) -> list[str]:
     """What a mode change means for tools, calls, jobs and MCP servers.
 
     The command `stop` stops what still has wider rights; `title` describes a tool call by its id.
@@ -92,12 +92,12 @@ def mode_lines(changed: SetModeResult, stop: str, title: Callable[[str], str] = 
     return [
         *([f"not offered to the agent in this mode: {unoffered}"] if unoffered else []),
         *([f"stopped: {ended}"] if ended else []),
-        *([f"still running with more rights: {left} (`{stop}` stops that)"] if left else []),
+        *([f"still running with more rights: {left} (`{stop}` stops them)"] if left else []),
     ]
 
 
 def _named(title: Callable[[str], str], calls: Sequence[str], jobs: Sequence[str], servers: Sequence[str]) -> str:
-    others = (*(f"the background job {job}" for job in jobs), *(f"the MCP server {server}" for server in servers))
+    others = (*(f"background job {job}" for job in jobs), *(f"MCP server {server}" for server in servers))
     return ", ".join((*map(title, calls), *others))
 
 
@@ -130,14 +130,14 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def waits_for(state: ConversationState) -> str:
-    """The reason why a run waits: `APPROVAL`, or e.g. "waits for an answer (TOOL)"; "" if it does not wait."""
+    """The reason why a run waits: `APPROVAL`, or e.g. "waiting for an answer (TOOL)"; "" if it does not wait."""
     if state.kind == "awaiting_tool_approval":
         return APPROVAL
     running = state.tool_executing
     if running is None or not (running.deadline or running.questions):
         return ""
     whom = "an answer" if running.questions else "a client"
-    return f"waits for {whom} ({one_line(running.current.tool, 64)})"
+    return f"waiting for {whom} ({one_line(running.current.tool, 64)})"
 
 
 def ending(cycle: RequestCycle) -> str:
@@ -165,7 +165,7 @@ def in_words(generation: Generation | None) -> str:
 
 def tool_left_out(tool: McpToolLeftOut) -> SafeText:
     """The line that says that a tool of an MCP server is not offered to agents, and why."""
-    return one_line(f"the tool {tool.name or 'without a name'} is omitted: {tool.reason}", 300)
+    return one_line(f"tool {tool.name or 'without a name'} is omitted: {tool.reason}", 300)
 
 
 def state_in_words(kind: str) -> str:

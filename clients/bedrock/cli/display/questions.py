@@ -103,9 +103,9 @@ class QuestionForm:
         asked = self.question
         tool = literal(asked.tool.removeprefix("tools/"))
         head = paint.text(
-            "? the MCP server ",
+            "? MCP server ",
             literal(asked.mcp_server),
-            " asks you, for ",
+            " asks on behalf of ",
             tool,
             f", until {clock_time(asked.deadline)}",
         )
@@ -311,7 +311,7 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 def _rule_that_asks(rule: ApprovalRule) -> SafeText:
     """A line naming the rule that requires this approval, or may deny the call when it runs."""
     whose = SafeText("a rule of the server" if rule.origin == "operator" else "rule " + literal(rule_id(rule)))
-    does = " may deny it, which only shows once it runs: deny " if rule.action == "deny" else " asks for "
+    does = " may deny the call when it runs: deny " if rule.action == "deny" else " asks for "
     return whose + does + one_line(rule_title(rule), RULE_TITLE_COLUMNS)
 
 
@@ -383,7 +383,7 @@ def replies(asked: Asked, paint: Paint, mode: str) -> list[SafeText]:
         return [asked.prompt_line(paint)]
     rules = rules_by_key(asked).values()
     never = "  [never]" if rules else ""
-    narrower = ["[w] no, but the workspace mode"] if offers_workspace(asked) and mode != "workspace" else []
+    narrower = ["[w] no, but workspace mode"] if offers_workspace(asked) and mode != "workspace" else []
     always = [_ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules]
     return [paint.careful(line) for line in (f"[y]es  [n]o{never} + Enter (no default)", *always, *narrower)]
 

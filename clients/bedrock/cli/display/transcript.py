@@ -268,7 +268,7 @@ class Transcript:
     def call_title(self, call: str) -> SafeText:
         """A short title of the tool call with the id `call`: only the id if the call is unknown or has ended."""
         known = self._calls.get(call)
-        return call_title(known.tool, known.input) if known else self._paint.clean(f"the tool call {call}")
+        return call_title(known.tool, known.input) if known else self._paint.clean(f"tool call {call}")
 
     def output(self, number: int) -> list[SafeText]:
         """The whole output of a tool as lines: `number` 1 is the latest. Empty if there is none."""
@@ -386,7 +386,7 @@ class Transcript:
     def _system(self, message: Message) -> None:
         text, kind = message.text, message.system_kind
         if kind == "sub_agent_results":
-            self._write(self._paint.dim("· what the sub-agents report"))
+            self._write(self._paint.dim("· reports from the sub-agents"))
             self._output.beginning(text)
         elif kind in _SUMMARIES:
             self._summary(text, of_another=message.sequence == 1)
@@ -471,11 +471,11 @@ def _notice(event: Event, paint: Paint) -> SafeText | None:
         case Event(run_stopped=events.RunStopped(reason="completed", detail=detail)) if detail in labels.NOT_WHOLE:
             return paint.careful(f"■ {labels.NOT_WHOLE[detail]}")
         case Event(context_warning=ContextUsage() as usage) if usage.usable_window_tokens:
-            share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} % of the context is used"
+            share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f}% of the context is used"
             return paint.careful(f"· {share}; the conversation is summarized when it is nearly full")
         case Event(background_job_changed=events.BackgroundJobChanged() as job) if job.status != "running":
             end = _JOB_ENDS.get(job.status, f"exited with code {job.exit_code}")
-            return paint.dim(f"· the background job {job.handle} {end}: {one_line(job.command, 100)}")
+            return paint.dim(f"· background job {job.handle} {end}: {one_line(job.command, 100)}")
         case Event(tool_tree_reaped=events.ToolTreeReaped(leaked=True)):
             return paint.bad("· some processes could not be confirmed dead; see the server log")
         case Event(tool_tree_reaped=events.ToolTreeReaped(pids=pids, duration=duration)):
