@@ -78,16 +78,16 @@ function drawShell() {
     h('div.shell', {},
       h('aside', { 'aria-label': 'Conversations' },
         h('header.brand', {}, h('a', { href: '#/', 'aria-label': 'Bedrock, start page' }, h('img', { src: '/console/icon.svg', alt: '', width: 26, height: 26 }), 'Bedrock'),
-          server.readOnly ? h('span.badge', { title: 'The token that you signed in with may only read' }, 'read only')
+          server.readOnly ? h('span.badge', { title: 'The token that you signed in with is read-only' }, 'read-only')
             : h('button.primary.small', { type: 'button', title: 'New conversation (n)', onclick: () => newConversation() }, icon(ICONS.plus), 'New')),
         list.element, menu),
       main));
   bind(scope, 'Everywhere', {
-    '?': ['this list', showKeys],
+    '?': ['show this list', showKeys],
     '/': ['search the conversations', () => list.search()],
     j: ['next conversation', () => list.step(1)],
     k: ['previous conversation', () => list.step(-1)],
-    h: ['the start page, or back to the list', () => { location.hash = '#/'; }],
+    h: ['go to the start page, or back to the list', () => { location.hash = '#/'; }],
     ...(server.readOnly ? {} : { n: ['new conversation', () => newConversation()] }),
   });
   const go = () => route(main, list);
@@ -137,7 +137,7 @@ function connection(scope) {
   scope.add(feed.onStatus((status) => {
     if (status === 'signed out') ended();
     bar.hidden = status !== 'lost';
-    if (status === 'lost') fill(bar, h('span.spinner'), navigator.onLine ? 'The server cannot be reached. Trying again… What is shown may be old.' : 'This computer is offline. What is shown may be old.');
+    if (status === 'lost') fill(bar, h('span.spinner'), navigator.onLine ? 'The server cannot be reached; reconnecting… What you see may be out of date.' : 'This computer is offline. What you see may be out of date.');
     if (status === 'live' && was === 'lost') server.read().catch(() => {});
     if (status === 'live' && was === 'lost') toast('Connected again. Nothing was missed.', 'good');
     was = status;

@@ -46,7 +46,7 @@ export class Composer {
     const word = busy ? 'Steer' : 'Send';
     if (this.word !== word) fill(this.send, icon(ICONS.send), `${word} `, h('kbd', {}, '↵'));
     this.word = word;
-    this.field.placeholder = used ? 'The context is full: continue in a new conversation (in the menu above)'
+    this.field.placeholder = used ? 'The context is used up: continue in a new conversation (menu above)'
       : busy ? 'The agent reads this at its next step. Tab queues it for the next run.' : 'Message the agent…  Shift ↵ for a new line';
     this.field.disabled = used;
   }
@@ -96,7 +96,7 @@ export class Composer {
     const answer = await tried(() => post(`${path(name)}:cancel`, state.run ? { run: state.run } : {}));
     for (const each of answer?.returnedSteers ?? []) {
       this.field.value = [this.field.value, ...(each.message.content ?? []).map((/** @type {any} */ block) => block.text ?? '')].filter(Boolean).join('\n');
-      toast('Messages that the agent had not read are back in the field.');
+      toast('Messages that the agent has not read are back in the input field.');
     }
     this.typed();
   }

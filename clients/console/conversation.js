@@ -30,7 +30,7 @@ export function drawConversation(scope, into, id, rest, list) {
 /** What a failed read means, and whether it may succeed later. @param {number} status 0 if there was no answer @returns {[string, boolean]} */
 function failed(status) {
   if (!status) return ['The server cannot be reached', true];
-  if (status === 403) return ['You may not read this conversation', false];
+  if (status === 403) return ['You cannot read this conversation', false];
   return status < 429 ? ['No such conversation', false] : ['The server cannot show this conversation now', true];
 }
 
@@ -228,7 +228,7 @@ class Page {
   }
 
   async compact() {
-    if (await tried(() => post(`${path(this.conversation.name)}:triggerContinuation`))) toast('The conversation is being summarized; then you can continue it from the menu.');
+    if (await tried(() => post(`${path(this.conversation.name)}:triggerContinuation`))) toast('The conversation is being summarized; you can then continue it from the menu.');
   }
 
   async proceed() {
@@ -252,7 +252,7 @@ class Page {
 
   async remove() {
     const { name, info, busy } = this.conversation;
-    if (!await confirmed('Delete the conversation?', `${info.title || slugOf(info)}, with its history and its sub-agents. Files stay.`, 'Delete')) return;
+    if (!await confirmed('Delete the conversation?', `${info.title || slugOf(info)} is deleted with its history and its sub-agents. Files are kept.`, 'Delete')) return;
     if (await tried(() => call('DELETE', `${path(name)}${busy ? '?force=true' : ''}`))) location.hash = '#/';
   }
 
@@ -262,16 +262,16 @@ class Page {
     bind(this.scope, 'Conversation', {
       ...(server.readOnly ? {} : {
         c: ['write a message', () => this.composer?.field.focus()],
-        a: ['approve what is asked', () => press('a')],
-        d: ['deny what is asked', () => press('d')],
+        a: ['approve the request', () => press('a')],
+        d: ['deny the request', () => press('d')],
         w: ['withdraw the last queued message', () => press('w')],
         Escape: ['cancel the run', () => this.conversation.busy && this.composer?.cancel()],
         f: ['fork after the last run', () => this.fork({})],
         r: ['rename', () => this.rename()],
-        m: ['the menu', () => /** @type {HTMLElement | null} */ (this.head.querySelector('summary'))?.click()],
+        m: ['open the menu', () => /** @type {HTMLElement | null} */ (this.head.querySelector('summary'))?.click()],
       }),
       y: ['copy the last answer', () => navigator.clipboard.writeText(this.transcript.lastAnswer()).then(() => toast('Copied'))],
-      G: ['the end of the chat', () => this.transcript.toEnd()],
+      G: ['go to the end of the chat', () => this.transcript.toEnd()],
       '1': ['the chat', () => { location.hash = `#/c/${this.id}`; }],
       ...Object.fromEntries(views.map((name, index) => [String(index + 2), [VIEWS[name].about, () => { location.hash = `#/c/${this.id}/${name}`; }]])),
     });

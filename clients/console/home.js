@@ -24,12 +24,12 @@ export function drawHome(scope, into, list) {
     h('h1', {}, 'What your agents are doing'),
     live,
     !server.readOnly && server.scripted && tries(),
-    h('section', {}, h('h2', {}, 'What this shows'), h('ul.what', {},
+    h('section', {}, h('h2', {}, 'What the console shows'), h('ul.what', {},
       h('li', {}, h('b', {}, 'Chat'), ' – write, steer, queue, approve and cancel, as in the terminal; both show the same conversation.'),
-      h('li', {}, h('b', {}, 'Timeline'), ' – where the time of a run went: waiting, first token, tools, retries, and how fast a cancel killed what ran.'),
-      h('li', {}, h('b', {}, 'Machine'), ' – the state machine itself, with the path that this run took.'),
+      h('li', {}, h('b', {}, 'Timeline'), ' – where the time of a run went: waiting, first token, tools, retries, and how fast a cancel stopped everything.'),
+      h('li', {}, h('b', {}, 'Machine'), ' – the state machine itself, with the path that a run took.'),
       h('li', {}, h('b', {}, 'Log'), ' – every step as it was stored, with the verdict of verify and replay.'),
-      h('li', {}, h('b', {}, 'Cost'), ' – tokens by kind, the cache, and what is left of window and budget.'))),
+      h('li', {}, h('b', {}, 'Cost'), ' – tokens by kind, the cache, and what is left of the context window and the budget.'))),
     h('p.small', {}, 'Press ', h('kbd', {}, '?'), ' for all keys.')));
   const draw = () => {
     const works = (/** @type {any} */ each) => each.state?.busy || stateWords(each.state).tone === 'ask';

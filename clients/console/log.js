@@ -103,14 +103,14 @@ export function drawLog(scope, into, conversation, rest, base) {
     let wrong = 0;
     replayed.clear();
     const done = await tried(async () => { await stream('', (line) => { replayed.set(line.step, line); wrong += line.difference ? 1 : 0; }); return true; });
-    fill(verdict, !done ? '' : h(`span.state.${wrong ? 'error' : 'done'}`, {}, h('span.dot'), wrong ? `${wrong} of ${replayed.size} steps differ from what was stored` : `All ${replayed.size} steps replay exactly as they were stored.`));
+    fill(verdict, !done ? '' : h(`span.state.${wrong ? 'error' : 'done'}`, {}, h('span.dot'), wrong ? `${wrong} of ${replayed.size} steps differ from what was stored` : `All ${replayed.size} steps replay exactly as stored.`));
     draw();
   }
   async function verify() {
     fill(verdict, 'Verifying…');
     const found = await tried(() => get(`${path(conversation.name)}:verify`));
     const violations = found?.violations ?? [];
-    fill(verdict, !found ? '' : h(`span.state.${violations.length ? 'error' : 'done'}`, {}, h('span.dot'), violations.length ? `${violations.length} violations: ${violations.slice(0, 3).join('; ')}` : `No stored data was changed behind the server’s back, up to revision ${found.revision ?? 0}.`));
+    fill(verdict, !found ? '' : h(`span.state.${violations.length ? 'error' : 'done'}`, {}, h('span.dot'), violations.length ? `${violations.length} violation${violations.length === 1 ? '' : 's'}: ${violations.slice(0, 3).join('; ')}` : `No stored data was changed behind the server’s back, up to revision ${found.revision ?? 0}.`));
   }
   read(true);
   /** @type {ReturnType<typeof setTimeout> | undefined} */

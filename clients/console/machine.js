@@ -34,7 +34,7 @@ export function drawMachine(scope, into, conversation, rest, base) {
     if (scope.over) return;
     const runs = runsOf(events), found = runs.find((each) => lastPart(each.name) === chosen) ?? runs.at(-1);
     const live = nameOf(conversation.state.kind ?? ''), path = ['Idle', ...(found?.path ?? []).map(nameOf)], taken = counted(path);
-    fill(head, h('div.grow', {}, h('b', {}, 'The machine'), h('p.small', {}, 'Arrows are the possible transitions; the run’s path is highlighted, with the number of times it took each one.')),
+    fill(head, h('div.grow', {}, h('b', {}, 'State machine'), h('p.small', {}, 'Arrows are the possible transitions; the run’s path is highlighted, with the number of times it took each one.')),
       runs.length > 0 && h('select', { 'aria-label': 'Run', onchange: (/** @type {any} */ event) => { location.hash = `${base}/machine/${encodeURIComponent(event.target.value)}`; } },
         runs.map((each, index) => h('option', { value: lastPart(each.name), selected: each === found }, `${index + 1}: ${each.text.slice(0, 40) || 'run'}`))));
     const tell = (/** @type {string} */ state) => { picked = state; told(about, state, matrix); };
@@ -86,6 +86,6 @@ function arrow(each, points, times) {
 /** How a state handles each event. @param {HTMLElement} about @param {string} state @param {any} matrix */
 function told(about, state, matrix) {
   const rows = Object.entries(matrix).map(([event, cells]) => /** @type {[string, string[]]} */ ([event, cells[state] ?? []])).filter(([, cells]) => cells.some((each) => each !== '·'));
-  fill(about, state && h('h3', {}, `${called(state)} (${state}): what can happen here`), rows.length > 0 && h('table.data', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'event'), h('th', { scope: 'col' }, 'leads to'), h('th', { scope: 'col' }, 'is refused as'))), h('tbody', {}, rows.map(([event, cells]) => h('tr', {},
+  fill(about, state && h('h3', {}, `${called(state)} (${state}): possible events`), rows.length > 0 && h('table.data', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'event'), h('th', { scope: 'col' }, 'leads to'), h('th', { scope: 'col' }, 'refused as'))), h('tbody', {}, rows.map(([event, cells]) => h('tr', {},
     h('td', {}, event), h('td', {}, cells.filter((each) => /^[A-Z][a-z]|^stays/.test(each)).map((each) => (each === 'stays' ? each : called(each))).join(', ')), h('td', {}, h('span.small', {}, cells.filter((each) => /^[A-Z_]+$/.test(each)).join(', ').toLowerCase().replaceAll('_', ' '))))))));
 }

@@ -14,7 +14,7 @@ export function newConversation() {
   const modes = [restrictedAvailable && 'MODE_RESTRICTED', workspaceAvailable && 'MODE_WORKSPACE', 'MODE_UNRESTRICTED'].filter(Boolean);
   const mode = select('mode', modes.map((each) => [each, word(each, 'MODE')]), server.info.defaultMode ?? modes[0]);
   const policy = select('policy', [['APPROVAL_POLICY_ASK_WRITES', 'ask before writes'], ['APPROVAL_POLICY_ASK_ALL', 'ask before each tool'], ['APPROVAL_POLICY_AUTO', 'never ask']], remembered('policy', 'APPROVAL_POLICY_ASK_WRITES'));
-  const instructions = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'instructions', name: 'instructions', rows: 2, placeholder: 'Optional: what the agent is to know or to be' }));
+  const instructions = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'instructions', name: 'instructions', rows: 2, placeholder: 'Optional: what the agent should know or be' }));
   let asked = 0;
   async function complete() {
     const mine = ++asked, folder = directory.value.replace(/[^/]*$/, '') || '/';
@@ -38,7 +38,7 @@ export function newConversation() {
   const box = dialog('New conversation', h('form', { onsubmit: make },
     labelled('Working directory on the server', directory), found,
     h('div.two', {}, labelled('Model', model), labelled('Mode', mode)), labelled('Approval', policy), labelled('Instructions', instructions),
-    h('p.small', {}, 'Restricted: tools can only read, and have no network. Workspace: they change files beneath the directory. Unrestricted: all rights of the server’s user.'),
+    h('p.small', {}, 'Restricted: tools can only read, and have no network. Workspace: they can also change files beneath the directory. Unrestricted: they have all rights of the server’s user.'),
     h('div.row.end', {}, h('button.primary', { type: 'submit' }, 'Start'))));
   directory.focus();
   complete();

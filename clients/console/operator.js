@@ -8,7 +8,7 @@ import { exactly, lastPart, short, word, words } from './format.js';
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into */
 export function drawNodes(scope, into) {
   const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), quotas = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' });
-  fill(into, h('div.page', {}, title('Nodes'), h('p.lead', {}, 'The servers that share the database. Each conversation has one owner; if its lease expires, its conversations are released.'), body, h('h2', {}, 'Quotas'), quotas));
+  fill(into, h('div.page', {}, title('Nodes'), h('p.lead', {}, 'The servers that share the database. Each conversation has one owner; if the lease of a node expires, its conversations are released.'), body, h('h2', {}, 'Quotas'), quotas));
   const read = async () => {
     try {
       const [{ nodes = [] }, { quotas: limits = [] }] = await Promise.all([get('nodes'), get('quotas')]);
@@ -18,7 +18,7 @@ export function drawNodes(scope, into) {
         each.name || (each.incarnation ? `#${each.incarnation}` : 'this server'), each.address || 'this machine only', each.version,
         h('div.load', {}, h('div.bar', {}, h('div.fill', { style: { width: `${(100 * Number(each.activeConversations ?? 0)) / most}%` } })), each.activeConversations ?? '0'),
         h(`span.state.${each.draining ? 'cancel' : each.answering ? 'done' : 'error'}`, {}, h('span.dot'), each.draining ? 'draining' : each.answering ? 'answers' : 'silent'), (each.workspaces ?? []).join(', ') || 'all'])));
-      fill(quotas, limits.length ? table(['principal', 'quota', 'used', 'limit'], limits.map((/** @type {any} */ each) => [each.principal, word(each.quota, ''), each.used ?? '0', each.limit ?? '0'])) : h('p.empty', {}, 'No quotas: set them per principal in the settings.'));
+      fill(quotas, limits.length ? table(['principal', 'quota', 'used', 'limit'], limits.map((/** @type {any} */ each) => [each.principal, word(each.quota, ''), each.used ?? '0', each.limit ?? '0'])) : h('p.empty', {}, 'No quotas. Set them per principal in the settings.'));
     } catch (error) {
       fill(body, h('p.warn', {}, /** @type {Error} */ (error).message));
     }
@@ -29,7 +29,7 @@ export function drawNodes(scope, into) {
 
 /** @param {import('./dom.js').Scope} scope @param {HTMLElement} into */
 export function drawAudit(scope, into) {
-  const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), more = h('button', { type: 'button', hidden: true, onclick: () => read() }, 'Later');
+  const body = h('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'Table' }), more = h('button', { type: 'button', hidden: true, onclick: () => read() }, 'Later entries');
   const principal = /** @type {HTMLInputElement} */ (h('input', { placeholder: 'principal', 'aria-label': 'Principal', onchange: () => read(true) }));
   const outcome = /** @type {HTMLSelectElement} */ (h('select', { 'aria-label': 'Outcome', onchange: () => read(true) }, h('option', { value: '' }, 'accepted and refused'), h('option', { value: 'OUTCOME_ACCEPTED' }, 'accepted'), h('option', { value: 'OUTCOME_REFUSED' }, 'refused')));
   const since = /** @type {HTMLSelectElement} */ (h('select', { 'aria-label': 'Since', onchange: () => read(true) }, SINCE.map(([name, hours]) => h('option', { value: String(hours), selected: hours === 24 }, name))));
@@ -58,7 +58,7 @@ export function drawAudit(scope, into) {
 }
 
 /** From when on entries are shown, in hours; the oldest is first. @type {[string, number][]} */
-const SINCE = [['the last hour', 1], ['the last day', 24], ['the last week', 168], ['all that is kept', 0]];
+const SINCE = [['the last hour', 1], ['the last day', 24], ['the last week', 168], ['everything', 0]];
 
 const VERDICTS = /** @type {Record<string, string>} */ (words({ VERDICT_RUN: 'allowed', VERDICT_ASK: 'asked' }));
 

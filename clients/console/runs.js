@@ -53,7 +53,7 @@ export function runsOf(events) {
       const { toolUseId, pids = [], duration, leaked } = event.toolTreeReaped, found = tools.get(toolUseId);
       if (!found?.row) continue;
       const took = seconds(duration);
-      found.row.spans.push({ kind: leaked ? 'leak' : 'kill', from: at - took, to: at, title: leaked ? 'some processes might still run' : `${pids.length} process${pids.length === 1 ? '' : 'es'} ended in ${Math.max(1, Math.round(took))} ms` });
+      found.row.spans.push({ kind: leaked ? 'leak' : 'kill', from: at - took, to: at, title: leaked ? 'some processes may still be running' : `${pids.length} process${pids.length === 1 ? '' : 'es'} ended in ${Math.max(1, Math.round(took))} ms` });
     } else if (event.retrying && run) run.marks.push({ at, text: `failed: ${event.retrying.error?.message ?? ''}` });
     else if (event.subAgentsChanged && run) {
       for (const report of event.subAgentsChanged.reports ?? []) {

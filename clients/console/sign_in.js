@@ -17,17 +17,17 @@ export function drawSignIn(root, why, then) {
       then();
     } catch (error) {
       const { status, message } = /** @type {any} */ (error);
-      fill(said, status === 401 ? 'The server does not know this token.' : message);
+      fill(said, status === 401 ? 'The server does not accept this token.' : message);
       field.focus();
     }
   };
   fill(root, h('main.sign-in', {}, h('div.card', {},
     h('img', { src: '/console/icon.svg', alt: '', width: 48, height: 48 }),
     h('h1', {}, 'Bedrock'),
-    h('p.lead', {}, 'Every conversation of your agents: what runs, where the time goes, why it stopped.'),
+    h('p.lead', {}, 'Every conversation of your agents: what is running, where the time goes, and why it stopped.'),
     said,
     h('form', { onsubmit: submit }, h('label', { for: 'token' }, 'Sign in with a token'), field, h('button.primary', { type: 'submit' }, 'Sign in')),
-    h('div.hint', {}, h('p', {}, 'On the server’s machine, this opens the console signed in:'), h('pre', { tabindex: 0 }, 'bedrock console')),
+    h('div.hint', {}, h('p', {}, 'On the server’s machine, this command opens the console, signed in:'), h('pre', { tabindex: 0 }, 'bedrock console')),
     h('p.small', {}, 'The token stays in the gateway’s memory, never in this page. When the gateway stops, the session ends.'))));
   field.focus();
 }

@@ -8,7 +8,7 @@ import { bind } from './keys.js';
 import { divide, ended, runsOf, shares, unexplained } from './runs.js';
 
 /** @type {Record<string, string>} */
-export const KINDS = words({ slot: 'waiting for a slot', connect: 'time to first token', stream: 'answering', tool: 'tools', agents: 'sub-agents', ask: 'waiting for approval', backoff: 'waiting to try again', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
+export const KINDS = words({ slot: 'waiting for a slot', connect: 'time to first token', stream: 'answering', tool: 'tools', agents: 'sub-agents', ask: 'waiting for approval', backoff: 'waiting to retry', cancel: 'cancelling', kill: 'killing processes', leak: 'not confirmed dead' });
 const REDRAW_MS = 200, REREAD_MS = 1_000, TICK_PX = 72;
 
 /** @type {import('./views.js').Draw} */
@@ -61,7 +61,7 @@ export function drawTimeline(scope, into, conversation, rest, base) {
     if (!run) return fill(body, h('div.blank', {}, h('h2', {}, 'No runs yet'), h('p', {}, 'Send a message: each request, tool, wait and cancel becomes a bar here, as it happens.')));
     const now = Date.now(), { text, tone } = ended(run), total = (run.to ?? now) - run.from;
     fill(head, h('button', { type: 'button', disabled: at() === 0, onclick: () => step(-1), title: 'Earlier run ([)' }, '←'), h('button', { type: 'button', disabled: at() === runs.length - 1, onclick: () => step(1), title: 'Later run (])' }, '→'),
-      h('div.grow', {}, h('b', {}, run.text || 'Run'), h('p.small', {}, `run ${at() + 1} of ${runs.length}${cut ? ' that are kept here' : ''} · ${clock(new Date(run.from).toISOString())} · `, h(`span.state.${tone}`, {}, text))),
+      h('div.grow', {}, h('b', {}, run.text || 'Run'), h('p.small', {}, `run ${at() + 1} of ${runs.length}${cut ? ' still stored' : ''} · ${clock(new Date(run.from).toISOString())} · `, h(`span.state.${tone}`, {}, text))),
       h('span.big', {}, duration(total)), h('button', { type: 'button', 'aria-label': 'Zoom out', onclick: () => scale(1 / 2) }, '−'), h('button', { type: 'button', 'aria-label': 'Zoom in', onclick: () => scale(2) }, '+'));
     const kept = body.querySelector('.waterfall-scroll')?.scrollLeft ?? 0;
     const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.child : undefined;

@@ -44,7 +44,7 @@ export class ToolCard {
     fill(this.body, given(call), live && h('pre.output.live', { tabindex: 0 }, live.output.text.slice(-LIVE_CHARACTERS)),
       display.diff ? diff(display.diff) : result && output(result.output ?? ''),
       (result?.images ?? []).map((/** @type {any} */ each) => picture(each)),
-      reaped?.leaked && h('p.warn', {}, 'Some of its processes might still run: see the server log.'));
+      reaped?.leaked && h('p.warn', {}, 'Some of its processes may still be running; see the server log.'));
     if (live) {
       const shown = this.body.querySelector('.live');
       if (shown) shown.scrollTop = shown.scrollHeight;

@@ -29,7 +29,7 @@ export function drawUsage(scope, into, conversation, _rest, base) {
       h('section', {}, h('h3', {}, 'Budget'), Number(budget.conversationTokens) || Number(budget.conversationCostMicros) || Number(budget.runTokens) ? [
         Number(budget.conversationTokens) > 0 && left('Tokens of the conversation', all + Number(total.outputTokens ?? 0), Number(budget.conversationTokens), tokens),
         Number(budget.conversationCostMicros) > 0 && left('Cost of the conversation', Number(total.costMicros ?? 0), Number(budget.conversationCostMicros), money),
-        Number(budget.runTokens) > 0 && h('p.small', {}, `${tokens(budget.runTokens)} tokens for each run`)] : h('p.small', {}, 'No budget is set. With one, a run stops at its next model request once the budget is spent.')),
+        Number(budget.runTokens) > 0 && h('p.small', {}, `${tokens(budget.runTokens)} tokens per run`)] : h('p.small', {}, 'No budget is set. With one, a run stops before its next model request once the budget is spent.')),
       h('section', {}, h('h3', {}, 'Requests'), rounds.length ? chart(rounds, base, body.clientWidth) : h('p.small', {}, 'No answers yet.')));
   };
   read();

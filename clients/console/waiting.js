@@ -66,7 +66,7 @@ export async function showRules(conversation) {
       : h('button.plain.small', { type: 'button', 'aria-label': `Delete: ${ruleText(each)}`, onclick: () => tried(() => call('DELETE', path(each.name)).then(read)) }, 'Delete'))))
       : h('p', {}, 'No rules yet: choose one when the agent asks for approval.'));
   };
-  if (await tried(() => read().then(() => true))) dialog('Approval rules', place, h('p.small', {}, 'Where several match: deny, then ask, then allow.'));
+  if (await tried(() => read().then(() => true))) dialog('Approval rules', place, h('p.small', {}, 'If several match, deny takes precedence over ask, and ask over allow.'));
 }
 
 /** @param {any} rule @param {string} action */

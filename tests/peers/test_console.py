@@ -111,7 +111,7 @@ def test_a_whole_conversation_by_keyboard_alone(page: Page, conversation: Callab
     at.keyboard.press("a")
     at.wait_for_selector("text=bash answered with 2 lines")
     at.keyboard.press("?")
-    at.wait_for_selector("dialog >> text=approve what is asked")
+    at.wait_for_selector("dialog >> text=approve the request")
     at.keyboard.press("Escape")
     at.wait_for_selector("dialog", state="detached")
     at.keyboard.press("c")
@@ -251,7 +251,7 @@ def test_a_reader_sees_a_page_without_anything_that_changes(browser: Any, tmp_pa
     server = servers(tmp_path, "--http", "127.0.0.1:0", "--config", str(settings))
     reader = issued(server, tmp_path)
     page = Page(browser, server, token=reader)
-    page.page.wait_for_selector("text=read only")
+    page.page.wait_for_selector("text=read-only")
     assert page.page.query_selector("text=New") is None
     other = page.open()
     other.goto(link(server))  # another person signs in in another tab of the same browser
@@ -268,7 +268,7 @@ def test_a_reader_sees_a_page_without_anything_that_changes(browser: Any, tmp_pa
     page.page.wait_for_selector("#token")
     page.page.fill("#token", reader)
     page.page.press("#token", "Enter")
-    page.page.wait_for_selector("text=read only")
+    page.page.wait_for_selector("text=read-only")
     assert page.page.query_selector("#instructions") is None, "what one has typed is not shown to the next"
     page.close()
     servers.close()

@@ -94,7 +94,7 @@ def test_every_view_has_no_serious_finding_of_axe(browser: Any, server: ServerPr
     ("status", "title"),
     [
         (404, "No such conversation"),
-        (403, "You may not read this conversation"),
+        (403, "You cannot read this conversation"),
         (503, "The server cannot show this conversation now"),
         (0, "The server cannot be reached"),
     ],
