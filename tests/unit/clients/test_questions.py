@@ -52,7 +52,7 @@ def test_a_loop_that_answers_nothing_ends_by_itself_and_shows_why(
     with caplog.at_level(logging.WARNING, "bedrock"):
         events = list(client.conversation("c1").send("Remove x"))
     assert decisions(events) == ["asked", "deny"]
-    assert "without an answer" in next(event.note for event in events if event.decision)
+    assert "without answering" in next(event.note for event in events if event.decision)
     assert "on_approval=" in caplog.text
     assert events[-1].kind == "run_stopped"
 
