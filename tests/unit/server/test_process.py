@@ -153,7 +153,7 @@ def test_a_file_with_a_name_elsewhere_is_not_used(tmp_path: Path) -> None:
 def test_a_gateway_does_not_call_where_another_user_says(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("unix:/theirs")
     (tmp_path / "address").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="is a link, which is not followed"):
+    with pytest.raises(ConfigError, match="is a symbolic link, which is not followed"):
         _local(tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path, monkeypatch: pyt
     check_private(link)
     theirs = os.stat_result((0o120777, 0, 0, 1, SOMEBODY, 0, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "lstat", lambda _: theirs)
-    with pytest.raises(NotPrivateError, match=f"a link that belongs to uid {SOMEBODY}"):
+    with pytest.raises(NotPrivateError, match=f"a symbolic link owned by uid {SOMEBODY}"):
         check_private(link)
 
 
