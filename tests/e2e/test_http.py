@@ -36,7 +36,7 @@ from tests.support.server_process import ServerProcess, Servers, clean_environme
 
 pytestmark = pytest.mark.one_server("the gateway stands in front of one server")
 SSE = {"Accept": "text/event-stream"}
-CUTS = int(os.environ.get("BEDROCK_HTTP_CUTS", "30"))
+CUTS = int(os.environ.get("BEDROCK_HTTP_CUTS", "20"))
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 CALLS = int(os.environ.get("BEDROCK_HTTP_CALLS", "110"))
 

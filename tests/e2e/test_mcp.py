@@ -23,7 +23,7 @@ from tests.support.patience import PATIENCE, eventually, within
 from tests.support.server_process import ROOT, ServerProcess, Servers, provider
 from tests.support.terminals import Terminal
 
-CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "20"))
+CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "10"))
 """Runs that are cancelled at a random moment of their calls."""
 
 PROGRAM = ROOT / "tests" / "integration" / "mcp" / "program.py"

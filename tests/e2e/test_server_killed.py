@@ -17,7 +17,7 @@ from tests.bench.killed_servers import Family, kill_servers
 
 pytestmark = pytest.mark.one_server("it starts its own servers")
 
-TIMES = int(os.environ.get("BEDROCK_KILLS", "8"))
+TIMES = int(os.environ.get("BEDROCK_KILLS", "4"))
 """Servers killed."""
 
 BOUND_MS = float(os.environ.get("BEDROCK_KILL_MS", "inf"))

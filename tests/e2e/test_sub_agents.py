@@ -20,7 +20,7 @@ from tests.support.fake_provider import FakeProvider, Part, Play, calls, hangs, 
 from tests.support.patience import eventually
 from tests.support.server_process import ServerProcess, Servers, provider
 
-KILLS = int(os.environ.get("BEDROCK_AGENT_KILLS", "5"))
+KILLS = int(os.environ.get("BEDROCK_AGENT_KILLS", "3"))
 """Servers that are killed with sub-agents at work."""
 
 SOON = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hypothesis import HealthCheck, settings
 
 WHOLE = 1_000
-CI_EXAMPLES = 500
+CI_EXAMPLES = 350
 """The fewest that reach all that must be reached, with room to spare."""
 EXAMPLES = int(os.environ.get("BEDROCK_EXAMPLES", CI_EXAMPLES))
 """What a law of the machine gets; everything else in proportion."""

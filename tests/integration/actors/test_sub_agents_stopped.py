@@ -26,7 +26,7 @@ from tests.support.stores import new_store
 World = Any
 Talk = Any
 
-CANCELS = int(os.environ.get("BEDROCK_AGENT_CANCELS", "60"))
+CANCELS = int(os.environ.get("BEDROCK_AGENT_CANCELS", "30"))
 """Families that are cancelled at some instant of their life."""
 
 MIXED = tasks("hang", "use linger", "overloaded", "submit 42", "use look", "wait gate")

@@ -389,7 +389,7 @@ def test_every_conversation_makes_a_valid_body_with_which_a_longer_one_begins(tu
         check_growth(protocol, before, sent(protocol, request(*turns, assistant("Yes."), user("Go on."))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     histories=st.lists(conversations(), min_size=1, max_size=3),
     asked=st.lists(
