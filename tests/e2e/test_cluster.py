@@ -241,7 +241,7 @@ def test_conversations_are_where_their_workspace_is(
         try:
             chat.conversation.get()
         except Unavailable as error:
-            return f"the workspace {tmp_path}: start one" in str(error)
+            return f"workspace {tmp_path}: start one" in str(error)
         return False
 
     eventually(offline, "the node is declared dead")
