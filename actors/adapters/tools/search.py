@@ -51,8 +51,8 @@ SEARCH = ToolSpec(
             "maxLength": MAX_PATTERN,
             "minLength": 1,
             "description": (
-                "Only files that match this glob: their names if it has no slash (`*.py`, `*.{ts,tsx}`), otherwise "
-                "their paths relative to the searched directory (`src/**/*.py`), including ignored files."
+                "Only files that match this glob. It matches their names if it has no slash (`*.py`, `*.{ts,tsx}`), "
+                "otherwise their paths relative to the searched directory (`src/**/*.py`), including ignored files."
             ),
         },
         exclude={

@@ -63,14 +63,14 @@ _TASK = object_schema(
         "type": "string",
         "minLength": 1,
         "maxLength": 4096,
-        "description": "Its working directory, by default that of this conversation.",
+        "description": "Its working directory; the default is that of this conversation.",
     },
     mode={"type": "string", "description": f'Only "{Mode.RESTRICTED.value}": sub-agents can only read.'},
     model={
         "type": "string",
         "minLength": 1,
         "maxLength": 256,
-        "description": "The model it uses, by default that of this conversation.",
+        "description": "The model it uses; the default is that of this conversation.",
     },
     max_turns={
         "type": "integer",
