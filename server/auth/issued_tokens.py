@@ -9,8 +9,11 @@ import asyncio
 import base64
 import json
 import logging
+import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import jwt
 import requests
 import urllib3
 from bedrock.local_server import NotPrivateError, read_believed
+from requests.adapters import HTTPAdapter
 
 from actors.core.content import LATEST_MS
 from server.auth.principals import ALGORITHMS, Caller, Issuer, Role
@@ -158,6 +162,40 @@ def _bounded(content: bytes) -> bytes:
     return content
 
 
+class _Limited(HTTPAdapter):
+    """Shuts each connection down FETCH_SECONDS after it was made: a timeout of `requests` limits only single reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timers: list[threading.Timer] = []
+
+    def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:
+        pool: Any = super().get_connection_with_tls_context(*arguments, **options)
+        pool.ConnectionCls = type("Connection", (_LimitedConnection, pool.ConnectionCls), {"timers": self._timers})
+        return pool
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        super().close()
+
+
+class _LimitedConnection:
+    timers: list[threading.Timer]
+    sock: Any
+
+    def connect(self) -> None:
+        super().connect()  # type: ignore[misc]  # of urllib3's connection
+        self.timers.append(threading.Timer(FETCH_SECONDS, _shut_down, (self.sock,)))
+        self.timers[-1].daemon = True
+        self.timers[-1].start()
+
+
+def _shut_down(connected: socket.socket) -> None:
+    with suppress(OSError):  # it has ended
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+
 def _get(url: str, ca_bundle: Path | None) -> bytes:
     """Download a URL without following redirects or using proxies. Blocks.
 
@@ -169,6 +207,7 @@ def _get(url: str, ca_bundle: Path | None) -> bytes:
         raise KeysUnusableError(str(error)) from None
     with requests.Session() as session:
         session.trust_env = False
+        session.mount(url, _Limited())
         with session.get(url, timeout=FETCH_SECONDS, stream=True, allow_redirects=False, verify=verify) as answer:
             if answer.status_code != requests.codes.ok:
                 raise KeysUnusableError(f"{url} responded with status {answer.status_code}")

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +28,7 @@ from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identit
 from server.auth.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
 from server.contract.errors import AuthorizerUnavailableError
 from server.settings.config import AuthorizerSettings
+from tests.support.patience import PATIENCE
 
 # Tokens of issuers: which are believed, whom they stand for, and what becomes of them when keys change.
 
@@ -290,6 +292,9 @@ class Published(ThreadingHTTPServer):
         self.asked = 0
         self.status, self.content = 200, json.dumps({"keys": [jwk("one")]}).encode()
         self.hold: threading.Event | None = None
+        self.endless: tuple[bytes, bytes] | None = None
+        """What follows the status line, and what then comes again and again until the client hangs up."""
+        self.hung_up = threading.Event()
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -299,6 +304,15 @@ class Answering(BaseHTTPRequestHandler):
         self.server.asked += 1
         if self.server.hold is not None:
             self.server.hold.wait(60)
+        if self.server.endless:
+            with suppress(OSError):
+                first, then = self.server.endless
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n" + first)
+                while True:
+                    self.wfile.write(then)
+                    time.sleep(0.01)
+            self.server.hung_up.set()
+            return
         self.send_response(self.server.status)
         self.send_header("Location", "/elsewhere")
         self.end_headers()
@@ -377,6 +391,17 @@ async def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
     monkeypatch.setattr(issued_tokens, "FETCH_SECONDS", 30.0)
     remote.clock += issued_tokens.RETRY_SECONDS
     assert await remote.caller(token()) is not None
+
+
+@pytest.mark.parametrize("endless", [(b"x: ", b"y"), (b"transfer-encoding: chunked\r\n\r\n", b"0"), (b"\r\n", b" ")])
+async def test_an_issuer_that_never_ends_its_answer_is_hung_up_on(
+    remote: World, published: Published, monkeypatch: pytest.MonkeyPatch, endless: tuple[bytes, bytes]
+) -> None:
+    """Else each attempt would keep one of the few threads on which, among others, the server is stopped."""
+    published.endless = endless
+    monkeypatch.setattr(issued_tokens, "FETCH_SECONDS", 0.2)
+    assert await remote.caller(token()) is None
+    assert await asyncio.to_thread(published.hung_up.wait, PATIENCE)
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
