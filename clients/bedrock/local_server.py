@@ -154,7 +154,7 @@ def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> No
     if stat.S_ISLNK(found.st_mode) and not named:
         raise NotPrivateError(f"{path} is a symbolic link, which is not followed; check where it leads, and remove it")
     if stat.S_IFMT(found.st_mode) in (stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK):
-        raise NotPrivateError(f"{path} is neither a file nor a socket; look at it, and remove it")
+        raise NotPrivateError(f"{path} is neither a file nor a socket; inspect it, and remove it")
     if stat.S_ISREG(found.st_mode) and mode & 0o022:
         rights = "go-w" if named else "600"
         raise NotPrivateError(f"others may change {path} (mode {mode:04o}): look inside, then chmod {rights} {path}")

@@ -120,7 +120,7 @@ export const toolName = (name) => (name ?? '').replace(/^tools\//, '');
 /** @type {Record<string, string>} */
 const DETAILS = words({
   restart: 'interrupted by a server restart', not_run: 'discarded before it began',
-  round_cap: 'stopped: its limit of model requests is reached', budget: 'stopped: the budget is spent',
+  round_cap: 'stopped: the run has reached its limit of model requests', budget: 'stopped: the budget is spent',
   context_exhausted: 'stopped: the context is used up', cancel_timeout: 'cancelled; some sub-agents did not end in time',
   max_tokens: 'the answer was cut off at the token limit', refusal: 'the model refused', empty: 'the answer is empty',
 });

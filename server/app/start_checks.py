@@ -234,7 +234,7 @@ def _checked_listeners(config: Config) -> Iterator[str]:
     for listener in config.listeners:
         if adapters.server_credentials(listener) is not None:
             clients = f"; clients must present one signed by {listener.client_ca}" if listener.client_ca else ""
-            yield f"certificate: {listener.certificate} and its key can be used{clients}"
+            yield f"certificate: {listener.certificate} and its key are usable{clients}"
 
 
 def _checked_database(config: Config) -> Iterator[str]:

@@ -113,7 +113,7 @@ def open_stream(
         return InitialSnapshot(seen.record, _snapshot(conversion, seen), None)
     after = request.after_revision
     if after > seen.record.revision:
-        text = f"is newer than the newest revision, {seen.record.revision}; take a fresh snapshot"
+        text = f"is later than the latest revision, {seen.record.revision}; take a fresh snapshot"
         raise MalformedRequestError(("after_revision", text))
     return InitialSnapshot(seen.record, _snapshot(conversion, seen), after)
 

@@ -407,7 +407,7 @@ def test_the_tokens_of_prompt_and_tools_and_an_assumed_window_are_shown(program:
     shown = " ".join(program("show", SLUG).stdout.split())
     assert "each request about 3,635 tokens of system prompt and tools" in shown
     assert "The context window of mine is unknown: 24,576 usable tokens are assumed;" in shown
-    assert 'set window in [models."mine"] of the server\'s settings' in shown
+    assert 'set window under [models."mine"] in the server\'s settings' in shown
 
 
 def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) -> None:

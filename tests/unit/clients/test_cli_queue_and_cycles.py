@@ -47,13 +47,13 @@ def waiting(fake: FakeBedrock) -> FakeBedrock:
 def test_the_queue_is_listed_oldest_first(program: Program, waiting: FakeBedrock) -> None:
     rows = [line.split("\t") for line in program("queue", SLUG).stdout.splitlines()]
     assert [(row[0], row[1], row[3], row[4]) for row in rows] == [
-        ("q2", "follow-up", "waits", "later"),
-        ("q3", "follow-up", "waits", "a b"),
+        ("q2", "follow-up", "waiting", "later"),
+        ("q3", "follow-up", "waiting", "a b"),
     ]
     assert [line.split("\t")[3] for line in program("queue", SLUG, "--all").stdout.splitlines()] == [
         "discarded before it began",
-        "waits",
-        "waits",
+        "waiting",
+        "waiting",
     ]
     latest = json.loads(program("queue", SLUG, "--all", "-n", "1", "--output", "json").stdout)
     assert [(each["message"]["name"], each["fate"]) for each in latest] == [(f"{NAME}/messages/q3", "FATE_QUEUED")]

@@ -77,7 +77,7 @@ def test_that_a_window_is_assumed_is_said_once_after_the_first_answer() -> None:
     (line,) = shown(updated(0), updated(5), updated(9))
     assert line == (
         "· The context window of mine is unknown: 24,576 usable tokens are assumed; "
-        'set window in [models."mine"] of the server\'s settings'
+        'set window under [models."mine"] in the server\'s settings'
     )
 
 

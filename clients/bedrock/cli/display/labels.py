@@ -43,7 +43,7 @@ _LABELS = {
     "budget": "stopped: the budget is spent",
     "context_exhausted": f"stopped: {STATES['context_exhausted']}; continue with `bedrock continue`",
     "cancel_timeout": "cancelled; some sub-agents did not end in time",
-    "queued": "waits",
+    "queued": "waiting",
     "returned": "not delivered",
     "discarded": NOT_RUN,
     "withdrawn": "taken back",
@@ -108,7 +108,7 @@ def assumed_window(usage: ContextUsage, model: str) -> str:
     name = model.removeprefix("models/")
     return (
         f"The context window of {name} is unknown: {usage.usable_window_tokens:,} usable tokens are assumed; "
-        f'set window in [models."{name}"] of the server\'s settings'
+        f'set window under [models."{name}"] in the server\'s settings'
     )
 
 
