@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -284,17 +284,20 @@ async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyn
     """
     supervisor = wired.supervisor
     await endpoint.withdraw()
-    await asyncio.to_thread(_leave, wired.cluster.retire)
-    stopped = asyncio.create_task(asyncio.to_thread(supervisor.stop, config.drain_seconds))
-    hurried = asyncio.create_task(hurry.wait())
-    await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
-    hurried.cancel()
-    supervisor.skip_drain()
-    try:
-        await stopped
-        await asyncio.to_thread(_leave, wired.cluster.drain)
-    finally:
-        await endpoint.stop()
+    # The threads of `asyncio.to_thread` may all be busy with calls that wait for a provider.
+    with ThreadPoolExecutor(1, "bedrock-stop") as own:
+        on_own_thread = partial(asyncio.get_running_loop().run_in_executor, own)
+        await on_own_thread(_leave, wired.cluster.retire)
+        stopped = on_own_thread(supervisor.stop, config.drain_seconds)
+        hurried = asyncio.create_task(hurry.wait())
+        await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        supervisor.skip_drain()
+        try:
+            await stopped
+            await on_own_thread(_leave, wired.cluster.drain)
+        finally:
+            await endpoint.stop()
 
 
 def _leave(step: Callable[[], None]) -> None:

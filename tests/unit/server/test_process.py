@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import grpc.aio
@@ -317,6 +318,23 @@ def test_the_first_signal_stops_and_the_second_ends_the_drain(
 
 
 @pytest.mark.usefixtures("hang_up")
+async def test_a_stop_does_not_wait_for_the_threads_of_calls_that_wait_for_a_provider() -> None:
+    loop, answer = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    call = loop.run_in_executor(None, answer.wait)
+    wired, endpoint = Mock(), AsyncMock()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await serving._stop(cast("Any", SimpleNamespace(drain_seconds=0)), wired, endpoint, asyncio.Event())
+        assert not call.done()
+    finally:
+        answer.set()
+    await call
+    wired.supervisor.stop.assert_called_once_with(0)
+    assert [each[0] for each in wired.cluster.method_calls] == ["retire", "drain"]
+    endpoint.stop.assert_awaited_once()
+
+
 def test_under_nohup_a_terminal_that_closes_stops_nothing() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert asyncio.run(after(signal.SIGHUP)) == (False, False)
