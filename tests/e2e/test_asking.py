@@ -1,7 +1,6 @@
-"""One call for a question and its answer, against a whole server; and what clients/README.md shows."""
+"""One call for a question and its answer, against a whole server."""
 
 import asyncio
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,7 @@ import pytest
 from bedrock import Approval, AsyncClient
 
 from tests.support.patience import PATIENCE
-from tests.support.server_process import ROOT, ServerProcess, Servers
-
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "clients" / "README.md").read_text(), re.DOTALL)
+from tests.support.server_process import ServerProcess, Servers
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +74,3 @@ def test_a_question_whose_time_is_up_is_cancelled(server: ServerProcess) -> None
             assert cycle.stop_reason == "interrupted"
 
     asyncio.run(ask())
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_what_the_page_shows_works(example: str, server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    with server.client() as client:
-        client.create(slug="brave-otter", approval_policy="ask_all")
-        exec(example, {"__name__": "__main__"})
-        client.conversation("brave-otter").delete(force=True)
-    assert capsys.readouterr().out.strip()
