@@ -343,7 +343,7 @@ class ConversationActor(Actor):
     # --- stop -------------------------------------------------------------------------------------------------
 
     def _stop_if_idle(self) -> None:
-        """End the last tools of an inactive conversation, then stop the actor once that is due.
+        """If the conversation is inactive, end the tools that still run, and stop the actor once its idle time is over.
 
         Called after every message.
         """

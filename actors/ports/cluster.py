@@ -161,7 +161,7 @@ def has(node: Node, workspace: str) -> bool:
 
 
 def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
-    """The living node with that workspace and the fewest active conversations. Raises Rejected (WORKSPACE_OFFLINE)."""
+    """The live node with that workspace and the fewest active conversations. Raises Rejected (WORKSPACE_OFFLINE)."""
     found = [each for each in nodes if each.address and not each.draining and has(each, workspace)]
     if not found:
         raise Rejected(

@@ -254,7 +254,7 @@ NO_PERMISSIONS = Permissions(modes=frozenset(), roots=(), models=(), mcp_servers
 
 
 def everything(principal: str) -> Permissions:  # noqa: ARG001 -- the port's signature
-    """All permissions, because this principal is the only one of its server."""
+    """Grants all permissions; for servers that have only one principal."""
     return ALL_PERMISSIONS
 
 

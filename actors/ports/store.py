@@ -351,7 +351,7 @@ class ConversationReader(Protocol):
         ...
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> records.Snapshot | None:
-        """The row and the latest messages, read in one transaction; None if it does not exist."""
+        """The conversation's row and latest messages, read in one transaction; None if there is no such row."""
         ...
 
     def command(self, conversation_id: str, request_id: str) -> records.CommandRecord | None:

@@ -157,7 +157,9 @@ def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> No
         raise NotPrivateError(f"{path} is neither a file nor a socket; inspect it, and remove it")
     if stat.S_ISREG(found.st_mode) and mode & 0o022:
         rights = "go-w" if named else "600"
-        raise NotPrivateError(f"others may change {path} (mode {mode:04o}): look inside, then chmod {rights} {path}")
+        raise NotPrivateError(
+            f"others can write to {path} (mode {mode:04o}): check its contents, then chmod {rights} {path}"
+        )
 
 
 def open_regular(path: Path, *, follow: bool = True) -> int:

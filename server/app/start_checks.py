@@ -238,7 +238,10 @@ def _checked_listeners(config: Config) -> Iterator[str]:
 
 
 def _checked_database(config: Config) -> Iterator[str]:
-    """Lines about the database, and this server as a node. Raises CannotStartError or ConfigError."""
+    """Check the database and this server's cluster settings; yields lines of the report.
+
+    Raises CannotStartError or ConfigError.
+    """
     if not config.database:
         try:
             refuse_moved(config.data_dir)

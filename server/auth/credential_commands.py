@@ -221,7 +221,7 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
         if made.registration is not None:
             registrations.put(name, made.registration)
     except (LoginError, McpLoginsError) as error:
-        fail(f"not logged in to {name}: {error}", FAILED)
+        fail(f"could not log in to {name}: {error}", FAILED)
     except (KeyboardInterrupt, click.Abort):
         fail(f"interrupted: not logged in to {name}", INTERRUPTED)
     print_text(f"logged in to {name}; `bedrock mcp` shows its tools")

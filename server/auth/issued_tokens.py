@@ -109,7 +109,7 @@ def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str]
         keys = json.loads(content)["keys"]
         found = [key for key in keys if isinstance(key, dict)]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise KeysUnusableError("its keys are not a JSON Web Key Set (an object with an array `keys`)") from None
+        raise KeysUnusableError("its keys are not a JSON Web Key Set (an object with a `keys` array)") from None
     usable: dict[tuple[str, str], jwt.PyJWK] = {}
     for key in found[:MAX_KEYS]:
         for algorithm in algorithms:

@@ -49,7 +49,9 @@ class NodeMarks:
     def __init__(self, token: str) -> None:
         """Keep the token that all nodes share. Raises ValueError if the token is too short, or not printable ASCII."""
         if len(token) < MIN_TOKEN_CHARS or not (token.isascii() and token.isprintable()) or token != token.strip():
-            raise ValueError(f"the nodes' token must have at least {MIN_TOKEN_CHARS} printable characters")
+            raise ValueError(
+                f"the nodes' token must be at least {MIN_TOKEN_CHARS} printable ASCII characters, no spaces around it"
+            )
         self._token = token
 
     def on(self, origin: CommandOrigin) -> Metadata:

@@ -204,7 +204,7 @@ Trailers: TypeAlias = tuple[tuple[str, str], ...]
 REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
 # How many seconds a call waits for its conversation to be owned by a reachable node before it fails.
 SEARCH_SECONDS = 5.0
-# A leaving node releases its conversations only after their runs have ended.
+# The same while a node is leaving: longer, because it releases its conversations only after their runs have ended.
 LEAVING_SECONDS = 60.0
 # The second attempt follows without a pause; from then on, each pause is twice as long as the one before.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1

@@ -59,7 +59,7 @@ class Restriction(NamedTuple):
 
 
 def parse(text: str, meaning: Callable[[Restriction], store.Condition]) -> store.Condition:
-    """Parse a filter; `meaning` converts each restriction. An empty one is always true. Raises FilterError."""
+    """Parse a filter; `meaning` converts each restriction. An empty filter matches everything. Raises FilterError."""
     parser = _Parser(text, meaning)
     if parser.at_end():
         return store.Every()

@@ -316,7 +316,7 @@ def check_consistency(config: Config, tables: tuple[setting_values.Listener, ...
     """
     if config.certificate_names and not any(each.client_ca for each in tables):
         raise ValueError("client_certificates: requires a [[listen]] with client_ca, which asks for certificates")
-    _ = config.client_certificates, config.quotas  # these need all other tables of principals
+    _ = config.client_certificates, config.quotas  # computing these validates the tables of principals
     if config.cluster is not None:
         _check_cluster(config, config.cluster)
     listen, tls = config.listen, config.tls_certificate is not None

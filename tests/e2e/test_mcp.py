@@ -174,7 +174,7 @@ def test_a_person_answers_it_in_a_chat_at_the_terminal(
         with Terminal("chat", "-r", slug, environ=environ) as terminal:
             terminal.idles()  # the line above wraps where the directory has a long name
             chat.send("Ask me.")
-            terminal.shows("? MCP server t asks on behalf of mcp__t__ask")
+            terminal.shows("? MCP server t needs your input for mcp__t__ask")
             asks = (
                 "branch (a text, at least 1 character)  /decline, until ",
                 "force (y or n, Enter: n)  /decline, until ",

@@ -138,7 +138,7 @@ class Session(ABC):
 
 
 def undeleted(column: Any) -> Any:
-    """The condition that the conversation is not in `deletions`, where it stays until its rows are removed."""
+    """The condition that the conversation is not deleted; `deletions` lists those whose rows are not removed yet."""
     return column.not_in(Deletions.select(Deletions.conversation_id))
 
 

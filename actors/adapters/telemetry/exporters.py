@@ -61,7 +61,7 @@ class Instruments:
 
 
 def resource() -> Resource:
-    """The resource that the metrics and spans are about, which is this server."""
+    """The OpenTelemetry resource that describes this server, as the source of its metrics and spans."""
     return Resource.create({"service.name": "bedrock", "service.version": version("phoenix-bedrock")})
 
 

@@ -126,7 +126,8 @@ def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
 def _sent(kind: type[Message], name: str, value: Any) -> Any:
     """A caller's value, converted for a protobuf field.
 
-    Raises TypeError unless it is a timedelta or JSON where required, ValueError for an unknown enum name.
+    Raises TypeError if the field needs a timedelta or JSON and the value is neither, and ValueError for an unknown
+    enum name.
     """
     descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
     message, enum = descriptor.message_type, descriptor.enum_type

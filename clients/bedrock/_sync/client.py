@@ -308,7 +308,7 @@ class Client(Closing):
         Args:
             since: Only entries from this time on; it must have a time zone.
             until: Only entries before this time.
-            principal: Only entries of this principal.
+            principal: Only entries for this principal.
             conversation: Only entries about this conversation: its id or resource name, not its slug.
             outcome: Only entries with this outcome.
             timeout: Time limit for each page in seconds; the client's if None.

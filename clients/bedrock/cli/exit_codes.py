@@ -120,9 +120,10 @@ def address_source(ctx: click.Context) -> str:
 
 
 def way_to_a_server(error: errors.Unavailable, source: str = "") -> str:
-    """A hint for a server that cannot be reached; a server's own refusal has a `reason`.
+    """A hint for a call that no server answered.
 
-    `source`: see `address_source`.
+    If the error has a `reason`, a server refused the call, and the error's own hint is used. `source`: see
+    `address_source`.
     """
     for words, hint in _NOT_REACHED.items():
         if not error.reason and words in error.message:

@@ -322,7 +322,7 @@ def test_what_was_planted_there_before_it_was_closed_to_others_is_not_used(
         (data / name).write_text("x" * 43)
         (data / name).chmod(0o666)
     code, line = refuses_to_start(tmp_path, "--data-dir", str(data), "--listen", "127.0.0.1:0")
-    said = "is a symbolic link, which is not followed" if kind == "link" else "others may change"
+    said = "is a symbolic link, which is not followed" if kind == "link" else "others can write to"
     assert code == 1
     assert said in line
     assert str(data / name) in line

@@ -130,7 +130,7 @@ def test_what_can_be_typed_is_said() -> None:
 def test_the_words_of_the_server_are_shown_as_its_own_and_cannot_act() -> None:
     filled = form(FIELDS)
     shown = "\n".join(filled.lines(Paint(False)))
-    assert "? MCP server files asks on behalf of mcp__files__move, until 12:30:05\n" in shown
+    assert "? MCP server files needs your input for mcp__files__move (answer by 12:30:05)\n" in shown
     assert filled.prompt_line(Paint(False)).endswith("  /decline, until 12:30:05")
     assert "\x1b" not in shown
     assert NO_SECRETS in shown
@@ -182,7 +182,7 @@ def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> N
     assert "has no open question" in program(address, "answer", SLUG).stderr
     fake.conversation.state.tool_executing.questions.append(asked(FIELDS, "branch"))
     shown = program(address, "show", SLUG).stdout
-    assert "MCP server files asks on behalf of" in shown
+    assert "MCP server files needs your input for" in shown
     assert f"bedrock answer {SLUG}" in shown
     ended = program(address, "answer", SLUG, typed="a\n")
     assert (ended.exit_code, ended.stderr) == (1, "error: aborted\n")

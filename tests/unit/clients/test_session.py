@@ -664,7 +664,7 @@ async def test_rules_are_listed_and_revoked_in_a_chat(chat: Chat, fake: FakeBedr
 async def test_a_chat_asks_for_the_fields_and_sends_them_together(chat: Chat, fake: FakeBedrock) -> None:
     fake.answers.append(asks(asked({"branch": {"type": "string"}, "sure": {"type": "boolean"}}, "branch")))
     session = chat.session
-    await chat.enters("Move it", "MCP server files asks on behalf of")
+    await chat.enters("Move it", "MCP server files needs your input for")
     await chat.until(lambda: isinstance(session.question, QuestionForm))
     assert "waiting for an answer" in session.view.activity(0, NOON)
     session.enter("", session.question)

@@ -199,7 +199,7 @@ def test_what_a_tool_asks_is_asked_at_the_terminal_again_if_it_does_not_fit(addr
     fake.answers.append(asks_person())
     fake.refuse("AnswerQuestion", Refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "no such branch"))
     with Terminal("ask", "Use it", environ={"BEDROCK_ADDRESS": address}) as terminal:
-        terminal.shows("? MCP server t asks on behalf of mcp__t__ask")
+        terminal.shows("? MCP server t needs your input for mcp__t__ask")
         terminal.shows("branch (a text)  /decline")
         terminal.keys("\r")
         terminal.shows("this field is required")

@@ -256,7 +256,7 @@ def test_a_text_that_was_begun_before_a_tool_asks_goes_to_the_agent(
     terminal.shows("this is for you alone")
     with Client(address, token="secret") as other:
         other.conversation(NAME).approve(f"{NAME}/approvals/t1")
-    terminal.shows("asks on behalf of mcp__files__move")
+    terminal.shows("needs your input for mcp__files__move")
     terminal.keys("\r")
     terminal.wait(lambda: any("for you alone" in text for text, _ in sent(fake)), "the message")
     assert not fake.asked(v1.AnswerQuestionRequest)

@@ -312,7 +312,9 @@ def test_a_file_that_others_may_change_is_not_believed(file: Path, mode: int, re
     file.write_text('default_model = "m"')
     file.chmod(mode)
     if refused:
-        with pytest.raises(ConfigError, match=rf"others may change {file} \(mode 0...\): look inside, then chmod go-w"):
+        with pytest.raises(
+            ConfigError, match=rf"others can write to {file} \(mode 0...\): check its contents, then chmod go-w"
+        ):
             config(file=file)
     else:
         assert config(file=file).default_model == "m"

@@ -99,7 +99,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 
 PLANTED = {
     "a link": "is a symbolic link, which is not followed; check where it leads, and remove it",
-    "writable": r"others may change .* \(mode 0606\): look inside, then chmod 600",
+    "writable": r"others can write to .* \(mode 0606\): check its contents, then chmod 600",
     "another user's": "belongs to uid .*; look at what else others have put into .*, and remove it",
 }
 

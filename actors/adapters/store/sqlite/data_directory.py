@@ -273,10 +273,10 @@ class DiskReserve:
             self._path.unlink()
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Whether the disk has space for a checkpoint of the write-ahead log, which makes the database grow.
+        """Whether the disk has space to checkpoint the write-ahead log, which can make the database file grow.
 
-        The check assumes that `without` pages are returned first. A checkpoint that fails half-way makes the shortage
-        worse, because the log has not shrunk.
+        Assumes that `without` free pages are given back to the file system first. A checkpoint that fails half-way
+        makes the shortage worse: the database file has grown, and the log has not shrunk.
         """
         pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size

@@ -97,7 +97,10 @@ def open_writer(path: Path) -> SqliteDatabase:
     Every commit is synced to the disk. Only the owner may access the file and SQLite's -wal and -shm files.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
-        _log.warning("SQLite %s has the WAL-reset race; let no other program open the database", sqlite3.sqlite_version)
+        _log.warning(
+            "SQLite %s has the WAL-reset bug; make sure that no other program opens the database",
+            sqlite3.sqlite_version,
+        )
     database = SqliteDatabase(
         str(path),
         pragmas={

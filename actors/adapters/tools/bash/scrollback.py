@@ -108,7 +108,10 @@ class Scrollback:
         return LineWindow(text, start, start + text.count(b"\n"), truncated, more=True)
 
     def ends(self) -> tuple[bytes, bytes, int]:
-        """The beginning and end of the output, and the number of bytes between them; if 0, the beginning is all."""
+        """The beginning and end of the output, and the number of bytes omitted between them.
+
+        If none is omitted, the beginning is the whole output and the end is empty.
+        """
         missing = self._dropped - len(self._head)
         text = self._head + self._text
         if not missing and len(text) <= 2 * END_BYTES:

@@ -377,8 +377,8 @@ def check_changeable(status: os.stat_result) -> None:
         raise PatchRefusedError("it is not a regular file")
     if status.st_nlink > 1:
         raise PatchRefusedError(
-            f"the file has {status.st_nlink} names (hard links), which a patch would split; use bash (`cat > "
-            "file` keeps them together), or copy the file first"
+            f"the file has {status.st_nlink} hard links, which a patch would break; edit it with bash (`cat > file` "
+            "keeps them), or copy the file first"
         )
     if status.st_size > MAX_FILE:
         raise PatchRefusedError(TOO_LARGE)

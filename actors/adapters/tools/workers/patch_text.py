@@ -390,7 +390,7 @@ def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
-    """Variants of both texts without an equal first line, last line, or both, each with a name for the removed part.
+    """Variants of both texts without the first line, last line, or both, if these are equal; each with a name.
 
     Variants whose old text is only whitespace are left out.
     """

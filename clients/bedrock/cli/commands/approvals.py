@@ -1,4 +1,4 @@
-"""`bedrock approve`, `deny`, `answer` and `rules`: answering what waits for a user, and rules that answer instead."""
+"""`bedrock approve`, `deny`, `answer` and `rules`: respond to pending approvals and questions, and manage rules."""
 
 from __future__ import annotations
 

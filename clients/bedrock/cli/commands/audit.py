@@ -132,7 +132,7 @@ def _time(value: str) -> datetime:
 @click.command()
 @option("--since", "Only entries since this time: 12h, 7d, or a date.", type=_time, metavar="TIME")
 @option("--until", "Only entries before this time.", type=_time, metavar="TIME")
-@option("--principal", "Only entries of this principal.", default="")
+@option("--principal", "Only entries for this principal.", default="")
 @option("--refused", "Only refused calls.", is_flag=True)
 @option("-f --follow", "Follow new entries until Ctrl-C.", is_flag=True)
 @click.pass_context

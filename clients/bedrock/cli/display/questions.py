@@ -105,9 +105,9 @@ class QuestionForm:
         head = paint.text(
             "? MCP server ",
             literal(asked.mcp_server),
-            " asks on behalf of ",
+            " needs your input for ",
             tool,
-            f", until {clock_time(asked.deadline)}",
+            f" (answer by {clock_time(asked.deadline)})",
         )
         lines = [paint.careful(head), *(INDENT + line for line in literal(asked.message).lines())]
         if asked.url:

@@ -36,8 +36,8 @@ CODE_INDENT = "    "
 # Minimum width of a truncated column, in a narrow terminal.
 LEAST = 8
 
-# Replaces the character that joins several emoji into one (U+200D) while the width of lines is computed. Each emoji
-# then counts separately, because some terminals show them so, and a line must fit there, too.
+# The character that joins several emoji into one (U+200D). While the width of lines is computed, _JOINT replaces it, so
+# that each emoji is counted: some terminals draw them separately, and a line must fit there, too.
 _JOINER = re.compile("(?<=[\ufe0f\U0001f000-\U0001faff])\u200d")
 _JOINT = "\U000e0001"
 # Matches what precedes the text of a line: a bar, a bullet, a number or spaces.
