@@ -68,8 +68,8 @@ def check_private(directory: Path) -> None:
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & 0o022:
         raise NotPrivateError(
-            f"others may have put files into {directory} (mode {mode:04o}): look inside and remove what is not yours, "
-            f"then chmod 700 {directory}"
+            f"others may have put files into {directory} (mode {mode:04o}): check its contents, remove what is not "
+            f"yours, then chmod 700 {directory}"
         )
     if mode & 0o077:
         raise NotPrivateError(f"others may enter {directory} (mode {mode:04o}): chmod 700 {directory}")

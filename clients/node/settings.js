@@ -101,7 +101,7 @@ function checkPrivate(directory) {
   const user = process.geteuid();
   const { uid, mode } = statSync(directory);
   if (uid !== user) throw new NoWay(`${directory} belongs to uid ${uid}, but this process runs as uid ${user}`);
-  if (mode & 0o077) throw new NoWay(`others may enter ${directory}: look inside, then chmod 700 ${directory}`);
+  if (mode & 0o077) throw new NoWay(`others may enter ${directory}: check its contents, then chmod 700 ${directory}`);
   const link = lstatSync(directory);
   if (link.isSymbolicLink() && ![0, user].includes(link.uid)) {
     throw new NoWay(`${directory} is a symbolic link owned by uid ${link.uid}; name the directory itself`);
@@ -114,7 +114,7 @@ function read(path) {
   try {
     const found = fstatSync(file);
     if (!found.isFile()) throw new NoWay(`${path} cannot be used: not a regular file`);
-    if (found.uid !== process.geteuid() || found.mode & 0o022) throw new NoWay(`others may have written ${path}: look inside`);
+    if (found.uid !== process.geteuid() || found.mode & 0o022) throw new NoWay(`others can write to ${path}: check its contents`);
     return readFileSync(file, 'utf8').trim();
   } finally {
     closeSync(file);

@@ -302,7 +302,7 @@ def test_a_data_directory_that_others_could_write_to_is_not_used(tmp_path: Path)
     code, line = refuses_to_start(tmp_path, "--data-dir", str(data), "--listen", "127.0.0.1:0")
     assert code == 1
     assert line == (
-        f"error: others may have put files into {data} (mode 0777): look inside and remove what is not yours, "
+        f"error: others may have put files into {data} (mode 0777): check its contents, remove what is not yours, "
         f"then chmod 700 {data}"
     )
     assert [path.name for path in data.iterdir()] == ["token"]
