@@ -1,8 +1,8 @@
 """The catalogue of models: which provider serves a model name, and which names are offered to users.
 
-These criteria are tried in order until a provider meets one: its settings name the model; its server lists the model;
-its protocol is that of the model's family (Claude models use Anthropic Messages, GPT models use OpenAI's protocols);
-its settings accept every name ("*").
+To find the provider of a model, these criteria are tried in order until a provider meets one: the provider's settings
+name the model; its server lists the model; its protocol is that of the model's family (Claude models use Anthropic
+Messages, GPT models use OpenAI's protocols); its settings accept every name ("*").
 
 If a provider's settings name no models, its server is asked for a list of models, but only when a user names a model
 for which no provider is known yet. Known models therefore never wait for a server.
@@ -34,7 +34,7 @@ from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, Model, ModelInfo
 
-# The pattern that matches every name.
+# The pattern in a provider's `models` setting that matches every model name.
 ANY = "*"
 # Maximum number of model names that an error message lists.
 _SHOWN = 20
@@ -50,7 +50,7 @@ def family_of(name: str) -> tuple[str, ...]:
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
-    """`servers` with those that use a protocol of the model's vendor first; otherwise in the given order."""
+    """`servers`, reordered so that those that use a protocol of the model's vendor come first."""
     spoken = family_of(name)
     return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
 
@@ -92,11 +92,11 @@ _WIRE_PROTOCOLS = {
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Thread-safe; only `learn` blocks.
 
-    If `default` is "", the default is that of the first provider whose server has not refuted it, or else the demo
-    model. `small` is the model for side queries, or "none"; "" means the small model of the conversation's own
-    provider, so that no third party sees the text. `models` maps name prefixes to the operator's limits and prices.
-    `pace` is the demo model's pause between words, in seconds. Raises ValueError for a default or small model that no
-    provider serves, for invalid limits, or for two providers with the same name.
+    If `default` is "", the default model is that of the first provider that has one not contradicted by its server's
+    list, or else the demo model. `small` is the model for side queries, or "none"; "" means the small model of the
+    conversation's own provider, so that no third party sees the text. `models` maps name prefixes to the operator's
+    limits and prices. `pace` is the demo model's pause between words, in seconds. Raises ValueError for a default or
+    small model that no provider serves, for invalid limits, or for two providers with the same name.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Catalog:
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
         self._servers = tuple(Server(ProviderClient(each)) for each in providers)
-        self._generation = 0  # of routes: a cached route is valid for one generation
+        self._generation = 0  # incremented when routes may have changed, which makes the cached ones unused
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()
         self._demo = DemoModel(pace)
@@ -126,13 +126,19 @@ class Catalog:
 
     @property
     def default(self) -> str:
-        """The default model; a guessed default is skipped once the list from its server shows that it is wrong."""
+        """The name of the default model.
+
+        A guessed default is skipped once its server's list shows that the guess is wrong.
+        """
         servers = self._servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO
         return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
 
     def get(self, name: str) -> Model | None:
-        """Among providers whose settings match the name equally well, the first wins."""
+        """See ports.ModelCatalog.
+
+        If the settings of several providers match the name equally well, the first of them wins.
+        """
         return self._find(name, self._generation)
 
     def offers(self, name: str) -> bool:
@@ -180,9 +186,9 @@ class Catalog:
         return LlmFailure(ErrorKind.NETWORK if self._unreachable else ErrorKind.INVALID_REQUEST, text)
 
     def list(self) -> tuple[ModelInfo, ...]:
-        """All known names: the default first, the demo model last.
+        """All known models: the default first, the demo model last.
 
-        A provider with `models = ["*"]` also serves any other name.
+        A provider with `models = ["*"]` also serves models that are not in this list.
         """
         names = dict.fromkeys(filter(None, (self.default,)))
         for server in self._servers:
@@ -215,7 +221,7 @@ class Catalog:
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _route(self, name: str) -> Server | None:
-        """The server that serves a model; None if none is known, for example because no lists have been fetched yet."""
+        """The server that serves a model; None if no such server is known, perhaps because no list was fetched yet."""
         if not _is_name(name):
             return None
         return (
@@ -229,8 +235,8 @@ class Catalog:
     def _presumed(self, name: str) -> Server | None:
         """The server of a model that was accepted earlier; None if unknown.
 
-        If `_route` finds none, for example because no list has been fetched yet, and exactly one provider's settings
-        name no models, it is that provider's server.
+        `_route` may find no server, for example because no list has been fetched yet. If exactly one provider's
+        settings name no models, that provider's server is then assumed.
         """
         silent = [server for server in self._servers if server.lists]
         return self._route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
@@ -248,10 +254,10 @@ class Catalog:
         return next((server for server in self._servers if server.presumes(name) and not server.refuted), None)
 
     def _of_family(self, name: str) -> Server | None:
-        """The server whose protocol fits the name, such as "claude-…"; None if there is none.
+        """The first server that uses a protocol of the model's vendor (Anthropic's for "claude-…"), or None.
 
-        A row in models.toml is enough. Any other name in the family may be newer than this program; it matches if the
-        list cannot be fetched.
+        A model with a row in models.toml needs nothing else. A model without one may be newer than this program; its
+        server counts only if the server's list could not be fetched.
         """
         known, spoken = limits_of(name) is not None, family_of(name)
         for server in self._servers:

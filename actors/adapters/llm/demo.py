@@ -139,7 +139,7 @@ _TASKS = (
 )
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
-# A sleep longer than this gets the argument `wait_seconds`; otherwise bash would move it to the background.
+# For a longer sleep, the demo model passes `wait_seconds`; otherwise bash would move the call to the background.
 _PATIENCE_SECONDS = 25
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -191,7 +191,7 @@ def scene_for(request: ModelRequest) -> Scene:
 
 
 def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
-    """The function that makes the scene for a user's text, and the match; None if the text asks for nothing known.
+    """The function that makes the scene for a user's text, and the pattern's match; None if no pattern matches.
 
     A command at the beginning takes precedence over names of client tools, which take precedence over known words.
     """
@@ -371,7 +371,7 @@ def _name(calls: dict[str, ToolUse], result: ToolResult) -> str:
 
 
 def _blocked(request: ModelRequest, calls: dict[str, ToolUse]) -> ToolUse | None:
-    """The latest call that the mode did not allow (its result mentions request_mode_upgrade), or None."""
+    """The latest call that the mode did not allow, recognised by "request_mode_upgrade" in its result; or None."""
     results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     found = (result for result in reversed(results) if _ASK in result.output and _name(calls, result) != _ASK)
     latest = next(found, None)
@@ -394,7 +394,7 @@ def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
 
 
 def _lines(result: ToolResult) -> list[str]:
-    """The printed lines, without empty ones at the beginning and the end; the first line keeps its indentation."""
+    """The lines of a result, without empty lines at the beginning and the end; the first line keeps its indentation."""
     return result.output.rstrip().lstrip("\n").splitlines()
 
 

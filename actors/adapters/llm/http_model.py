@@ -187,7 +187,8 @@ def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool)
 # Time limits in seconds for fetching the names of a server's models. They are short, because a client that names an
 # unknown model waits for the list.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
-# Seconds after which the names may be fetched again, because models change and servers come back up.
+# Seconds after which the names may be fetched again, because a server's models change, and a server that was down may
+# be back up.
 LIST_AGAIN_SECONDS = 10.0
 # Time limits in seconds for fetching a model's limits, for which the first request to the model waits.
 PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
@@ -318,8 +319,8 @@ class Server:
             stated = None if body is None else limits_in_list(body, model, loaded=of_loaded)
             if body is None or not of_loaded or (stated is not None and stated.window is not None):
                 self._limits[model] = stated
-            # Otherwise the server lists only loaded models. The request that follows loads this one, and the next
-            # request asks again.
+            # Otherwise this model is not loaded yet, and the server states the windows of loaded models only. The
+            # request that follows loads the model, and the request after that asks for its limits again.
         except (
             TransportError,
             ModelFailedError,
@@ -384,15 +385,15 @@ _WINDOWS = (
 _OUTPUTS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 # The fields that state the window that a model supports, not the one it was loaded with.
 _POSSIBLE = frozenset({"max_context_length", "n_ctx_train"})
-# Where these fields are: in the entry itself, and in objects inside it.
+# The objects inside an entry that may contain these fields; the entry itself may contain them, too.
 _PLACES = ("meta", "model_info", "limits", "top_provider")
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
-    """The limits that a list states for `model`, whose name may be followed by ":latest"; None if it states none.
+    """The limits that a list states for `model` (in the list, ":latest" may follow the name); None if it states none.
 
-    A single entry counts whatever its name, unless `loaded`, which means that the list has loaded models only. Raises
-    what `lists_in` raises.
+    If the list has a single entry, it is used whatever its name, unless the list has only `loaded` models. Raises what
+    `lists_in` raises.
     """
     names = {model, f"{model}:latest"}
     for entries in lists_in(body):
@@ -431,7 +432,7 @@ def _count_in(places: Sequence[dict[str, Any]], names: Iterable[str]) -> int | N
 
 
 def _price(pricing: object) -> Price | None:
-    """The prices in an OpenRouter entry (strings, in dollars per token); None if they are not fixed (negative)."""
+    """The prices in an OpenRouter entry (strings, in dollars per token); None unless they are fixed (not negative)."""
     if not isinstance(pricing, dict):
         return None
     names = ("prompt", "completion", "input_cache_read", "input_cache_write")

@@ -30,12 +30,12 @@ OPENAI_RESPONSES = "openai-responses"
 
 
 class ProtocolTraits(Struct, frozen=True):
-    """What all servers of one wire protocol have in common, apart from the request format."""
+    """The traits that all servers of one wire protocol share, apart from the request format."""
 
     family: str
-    """The preset for the company that invented the protocol."""
+    """The name of the preset for the company that invented the protocol."""
     offers: frozenset[str]
-    """The values of `protocol` in models.toml that are offered over this protocol."""
+    """The values of `protocol` in models.toml that mark models offered over this protocol."""
     auth: str = "bearer"
     list_path: str = "/models"
     version_header: str = ""
@@ -141,8 +141,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     """The models' names. "prefix*" stands for all names with this prefix, "*" for every name.
 
-    () stands for all models that the server lists, and those in models.toml whose family uses the protocol.
-    """
+    () stands for all models that the server lists, and for the models in models.toml that are offered over this
+    protocol."""
     default_model: str = ""
     presumed: bool = False
     """Whether `default_model` is only a guess that the server's list may refute. Not a setting."""
@@ -150,7 +150,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
     extra_body: Mapping[str, Any] = {}
-    """Merged into the body of every request; contains none of OURS."""
+    """Fields that are merged into the body of every request; none of OURS may be among them."""
     proxy: Secret = Secret()
     """The URL of an HTTP proxy, "http://[user:password@]host:port". Proxy settings in the environment are ignored."""
     ca_bundle: str = ""
@@ -163,7 +163,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     discover: Annotated[str, one_of(("unknown", "always", "never"))] = "unknown"
     """When to ask the server for a model's limits; "unknown" means only if models.toml has no row for the model."""
     loaded_path: str = ""
-    """The path of the list of loaded models with their windows, e.g. "/api/ps"; "" to use "/models" instead."""
+    """The path at which the server lists loaded models and their windows, e.g. "/api/ps"; "" to use "/models"
+    instead."""
     profile: Annotated[str, one_of(("full", "lean"))] = "full"
     """"lean" is for slow models; it means a shorter system prompt and only the essential tools."""
     api_version: str = "2026-10-21"
@@ -173,8 +174,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     encrypted_reasoning: bool = True
     """openai-responses only: whether to request encrypted reasoning, which can be sent back in the next request."""
     max_tokens_field: str = "max_tokens"
-    """openai-chat only: the field that limits the answer; "" for none, "max_completion_tokens" for newer OpenAI
-    models."""
+    """openai-chat only: the field that limits the answer. "" for no limit; newer OpenAI models need
+    "max_completion_tokens"."""
     stream_usage: bool = True
     tool_choice: str = ""
     """OpenAI only: the value of "tool_choice"; "" to omit it, "auto" for servers that otherwise ignore tools."""
@@ -183,7 +184,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     echo_reasoning: Annotated[str, one_of(("calls", "always", "never"))] = "calls"
     """openai-chat only: which answers are sent back with their reasoning; "calls" means those with tool calls."""
     structured_output: bool = False
-    """Whether the server enforces a JSON Schema even with tools. If not, the model submits its answer with a tool."""
+    """Whether the server enforces a JSON Schema even if a request has tools. If not, the model answers by calling a
+    tool."""
     cost_in_usage: bool = False
     """openai-chat only: whether the usage has a "cost" in dollars, which is then used instead of the price list."""
 
@@ -226,7 +228,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def advice(self) -> str:
-        """A message for users whose key was refused, which says where the key is configured."""
+        """Where the key is configured, for the advice to users whose key was refused."""
         if self.key_source or self.api_key_env:
             return self.key_source or self.api_key_env
         return f"the {'api_key_command' if self.api_key_command else 'api_key'} of provider {self.name}"
@@ -446,7 +448,7 @@ Tokens: TypeAlias = Annotated[int, Meta(ge=1, description="must be a whole numbe
 
 
 class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model's limits as stated by the operator (`[models."name"]`) or by a server; None for any that are not."""
+    """A model's limits as stated by the operator (`[models."name"]`) or by a server; None for each one not stated."""
 
     window: Tokens | None = None
     output: Tokens | None = None
@@ -474,14 +476,14 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
-    """The limits by lower-case model name prefix. Raises a ValueError that names the invalid key."""
+    """The operator's limits, by lower-case prefix of model names. Raises a ValueError that names the invalid key."""
     result = {}
     for name, table in tables.items():
         result[name.lower()] = read(StatedLimits, f'models."{name}"', table)
     return result
 
 
-msgspec.json.Decoder(ModelLimits)  # two threads must not use it first at the same time; see rows.py
+msgspec.json.Decoder(ModelLimits)  # its first use must not happen on two threads at the same time; see rows.py
 
 
 @functools.cache
@@ -497,7 +499,7 @@ def limits_of(model: str) -> ModelLimits | None:
 
 
 def best_match(rows: Mapping[str, Row], model: str) -> Row | None:
-    """The row whose key is the longest prefix of `model` up to a word boundary, or None. Ignores case and vendor."""
+    """The row whose key is the longest prefix of `model` up to a word boundary, or None. Ignores case and "vendor/"."""
     full = model.lower()
     prefixes = [prefix for prefix in rows if _begins(full, prefix) or _begins(full.rpartition("/")[2], prefix)]
     return rows[max(prefixes, key=len)] if prefixes else None
@@ -541,8 +543,8 @@ def resolve_limits(
 def needs_discovery(model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits]) -> bool:
     """Whether the server should be asked for the model's limits.
 
-    It is not asked if a setting states the window, if `discover` is "never", or if it is "unknown" and models.toml has
-    a row.
+    The server is not asked if a setting states the window, if `discover` is "never", or if `discover` is "unknown" and
+    models.toml has a row for the model.
     """
     stated = best_match(operator, model)
     if provider.discover == "never" or provider.context_window or (stated is not None and stated.window):

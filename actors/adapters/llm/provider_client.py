@@ -97,7 +97,8 @@ class GatheredText:
     def pass_on(self, *, ended: bool = False) -> None:
         """Pass on the gathered text.
 
-        If it ends with half a surrogate pair, that half waits for the other one, unless the text has `ended`.
+        If the text ends with the first half of a surrogate pair, that half is kept until the other one arrives, unless
+        the text has `ended`.
         """
         text = "".join(self._texts)
         end = len(text) if ended else len(text) - open_half(text)
@@ -115,7 +116,7 @@ class ProviderClient:
 
     @functools.cached_property
     def transport(self) -> Transport:
-        """Sends the requests. Raises TransportError for an unusable setting."""
+        """The object that sends requests. Raises TransportError for an unusable setting."""
         from actors.adapters.llm.transport.http import Transport  # noqa: PLC0415 -- 13 MB that a start need not load
 
         return Transport(self.provider)
@@ -129,9 +130,9 @@ class ProviderClient:
     ) -> ModelAnswer:
         """POST `body` and return the answer; try once more if the key is refused and `api_key_command` prints another.
 
-        Errors after a cancel look like a broken network, so the token decides which it was. Exceptions are not chained,
-        because a chain would keep the request and credentials in memory. Raises only ModelFailedError or
-        ModelAbortedError.
+        Errors after a cancel look like a broken network, so the cancel token decides which of the two it was.
+        Exceptions are not chained, because a chain would keep the request and credentials in memory. Raises only
+        ModelFailedError or ModelAbortedError.
         """
         if cancel.cancelled:
             raise ModelAbortedError
@@ -157,7 +158,7 @@ class ProviderClient:
     ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
         """Try once; return the answer, the failure, or neither if cancelled.
 
-        The answer's reader is appended to `readers`, to count tokens.
+        The answer's reader is appended to `readers`, so that the caller can count tokens.
         """
         reader = None
         try:
@@ -279,7 +280,7 @@ def _error_body(reply: Reply) -> bytes:
 
 
 def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
-    """Log only the type and location of a bug, because the exception's text may contain secrets."""
+    """The error for a bug; logs only the bug's type and location, because the exception's text may contain secrets."""
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)
     text = f"unexpected error in the model adapter: {type(fault).__name__}"
@@ -293,7 +294,8 @@ def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
 COMMAND_SECONDS = 60.0
 # Maximum bytes that an `api_key_command` may print. Longer output is an error, since it cannot be a key.
 _MAX_KEY = 16 << 10
-# How often it is checked whether the command has exited, in milliseconds: what it started may keep its pipe open.
+# Milliseconds between checks of whether the command has exited. The end of its output alone does not show this, because
+# programs that the command started may keep the pipe open.
 _LOOK_MS = 50
 
 
@@ -307,7 +309,7 @@ class ApiKeys:
         self._provider = provider
         self._lock = threading.Lock()  # guards _run
         self._run: Future[tuple[Secret, str | LlmFailure]] | None = None
-        """The run of the command that is in progress, or that printed the current key."""
+        """The command's run that is in progress, or else the run that printed the current key."""
 
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
         """The provider's configuration with its key. Blocks while the `api_key_command` runs, but not after a cancel.
@@ -320,7 +322,7 @@ class ApiKeys:
         return replace(self._provider, api_key=self._obtain(cancel))
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
-        """Whether there is a key other than `refused`; may run the command. False if that fails or is cancelled."""
+        """Whether there is a key other than `refused`; may run the command. False after a failure or a cancel."""
         if not self._provider.api_key_command:
             return False
         with self._lock:
@@ -375,7 +377,10 @@ class ApiKeys:
 
 
 def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
-    """The key and "", or an empty secret and the reason: text if the command failed, an LlmFailure if resources did."""
+    """Run the command; return the key and "", or an empty secret and the reason for the failure.
+
+    The reason is a text if the command failed, an LlmFailure if this machine lacked resources.
+    """
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -424,7 +429,7 @@ def _printed(process: subprocess.Popen[bytes]) -> bytes:
     while not over and len(printed) <= _MAX_KEY:
         readable.poll(_LOOK_MS)
         over = process.poll() is not None
-        part = process.stdout.read(_MAX_KEY + 1 - len(printed))  # None: nothing yet
+        part = process.stdout.read(_MAX_KEY + 1 - len(printed))  # None if nothing has arrived yet
         over = over or part == b""
         printed += part or b""
     return printed

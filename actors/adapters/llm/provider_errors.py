@@ -98,7 +98,8 @@ _NAMED = {
     "unknown_parameter": 400, "unsupported_parameter": 400, "unsupported_value": 400, "invalid_value": 400,
     "missing_required_parameter": 400,
 }  # fmt: skip
-# Matches "Please try again in 11.054s", "6m0s", "20ms": errors inside a stream have no Retry-After header.
+# Matches waits such as "Please try again in 11.054s", "6m0s" or "20ms", because errors inside a stream have no
+# Retry-After header.
 _TRY_AGAIN_IN = re.compile(
     r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.IGNORECASE
 )
@@ -132,13 +133,13 @@ class ErrorBody(Struct, frozen=True):
     names: frozenset[str] = frozenset()
     said: str = ""
     status: int | None = None
-    """The HTTP status stated in the error itself; None if there is none."""
+    """The HTTP status stated in the error itself; None if the error states none."""
     wait_ms: int | None = None
     moderated: bool = False
 
 
 def parse_error_body(payload: bytes) -> ErrorBody:
-    """Parse an error response or an error inside a stream. Anything unknown becomes an empty ErrorBody."""
+    """Parse an error response or an error inside a stream. An unknown format gives an empty ErrorBody."""
     try:
         outer = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -197,7 +198,7 @@ def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
 ) -> ModelFailedError:
     error_body = parse_error_body(body)
-    if error_body == ErrorBody() and status < 500:  # a gateway's text about the servers behind it is not for users
+    if error_body == ErrorBody() and status < 500:  # a 5xx text may be a gateway's about the servers behind it
         said = _plain_text(body)
         error_body = ErrorBody(said=said, wait_ms=_wait_ms({}, said))
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
@@ -236,7 +237,7 @@ def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = Non
 
 
 def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
-    """The error for a page or file instead of an answer. It is not retried, because some other server has answered."""
+    """The error for a page or file instead of an answer. Not retried: the provider's API did not answer."""
     what = redacted(stated, provider.secrets)[:_MAX_TYPE] if stated and not _ANSWER_TYPE.search(stated) else "a page"
     text = f"received {what} instead of a stream; check the base_url of provider {provider.name}"
     return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))

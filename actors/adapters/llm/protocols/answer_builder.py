@@ -52,10 +52,10 @@ class UsageFields(Struct, frozen=True):
     prompt: str
     output: str
     cache_read: tuple[str, ...]
-    """If there are several, the first one with a count other than 0 is used."""
+    """The fields that may count tokens read from the cache; the first one with a count other than 0 is used."""
     cache_write: str
     reasoning: str = ""
-    """Some servers do not include reasoning in the output count."""
+    """The field that counts reasoning tokens, because some servers do not include them in the output count."""
     prompt_has_cache: bool = True
     """Whether the prompt count includes tokens read from or written to the cache."""
 
@@ -88,9 +88,9 @@ def _note(reported: Mapping[str, Any], field: str, request: ModelRequest) -> Non
 
 
 def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None:
-    """The usage after one more report, which is ignored unless it is an object.
+    """`known`, updated with a newly reported `usage`; a report that is not an object is ignored.
 
-    A 0 never replaces a count, because some servers end an answer with zeros.
+    A 0 never replaces another count, because some servers report zeros at the end of an answer.
     """
     if not isinstance(usage, dict):
         return known
@@ -99,7 +99,7 @@ def merged(known: dict[str, Any] | None, usage: object) -> dict[str, Any] | None
 
 
 def token_count(usage: object, path: str = "") -> int | None:
-    """The count at `path`, however the whole number is written, capped at MAX_TOKENS; None if it is impossible."""
+    """The count at `path`, capped at MAX_TOKENS; None if there is no valid count. Accepts 12, 12.0 and "12"."""
     for name in path.split(".") if path else ():
         usage = usage.get(name) if isinstance(usage, dict) else None
     count = whole_number(usage)
@@ -107,7 +107,7 @@ def token_count(usage: object, path: str = "") -> int | None:
 
 
 def prompt_tokens(request: ModelRequest) -> int:
-    """Estimate a request's input tokens, at least as many as the provider last counted for the conversation."""
+    """Estimate a request's input tokens; never fewer than the provider last counted for the conversation."""
     said = content_tokens(block for turn in request.turns for block in turn.content)
     return max(request.counted_tokens, fixed_tokens(request.system, request.tools) + said)
 
@@ -144,7 +144,8 @@ def call_name(call: ToolUse) -> str:
 def call_arguments(call: ToolUse) -> bytes:
     """The call's input as a JSON object.
 
-    An invalid input, whose call got an error result, is wrapped in an object, because providers refuse it in a history.
+    Invalid input is wrapped in an object, because providers refuse a history that contains it, even though its call got
+    an error result.
     """
     raw = call.input.encode("utf-8", "replace")
     if not raw.strip():
@@ -210,7 +211,7 @@ class PreparedRequest(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """Why the model stopped, in the same form for all wire protocols."""
+    """The reason why the model stopped, in the same form for all wire protocols."""
 
     end_turn: bool = True
     truncated: bool = False
@@ -368,9 +369,9 @@ def build_answer(
 ) -> ModelAnswer:
     """Build and check a complete answer.
 
-    Calls get ids and inputs that every provider accepts. Calls are dropped from a refusal, and so is all content of an
-    answer that has only reasoning. Raises ModelFailedError: content_filter for a refusal without text,
-    response_too_large beyond the limits of one message.
+    Tool calls get ids and inputs that every provider accepts. Tool calls in a refusal are dropped, and so is the
+    content of an answer that has only reasoning. Raises ModelFailedError: content_filter for a refusal without text,
+    response_too_large for an answer that exceeds the limits of one message.
     """
     content = tuple(map(_joined, content))
     if excess := ContentSize.of(content).excess:

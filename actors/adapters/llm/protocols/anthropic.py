@@ -66,8 +66,8 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """The body as JSON; the same turns always give the same bytes.
 
-    Otherwise the provider's cache would miss, and the provider would reject thinking blocks that are sent back. It
-    refuses sampling parameters, so none are sent.
+    If the bytes changed, the provider's cache would miss, and the provider would reject thinking blocks that are sent
+    back. No sampling parameters are sent, because the provider refuses them.
     """
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "max_tokens": prepared.limits.reserved_output, "stream": True}
@@ -91,7 +91,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
 
 
 def joint(before: str, role: str) -> bytes:
-    """The separator between turns with the roles `before` ("" for none) and `role`; equal roles share a message."""
+    """The separator between turns with the roles `before` ("" for none) and `role`; equal roles share one message."""
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]
@@ -281,7 +281,7 @@ class AnthropicReader(AnswerReader):
         super().__init__(prepared, sink)
         self._blocks: list[_Block] = []
         self._places: dict[int | None, _Block] = {}
-        """The last block that began at each index; under None, the last block of all."""
+        """For each index, the block that last began at it; for None, the block that last began at any index."""
         self._stop_reason: str | None = None
         self._details: _Details | None = None
 

@@ -1,4 +1,4 @@
-"""Decodes what providers send: streams of server-sent events, and JSON that differs from what their protocol says.
+"""Decodes what providers send: streams of server-sent events, and JSON that deviates from their protocol.
 
 The readers of all protocols use these functions for the fields in which servers differ, so that an oddity known from
 one protocol is understood in all of them. A meaningless value raises msgspec.ValidationError.
@@ -26,7 +26,7 @@ _ESCAPE = re.compile(
     rb"|\\.",  # matches any other escape, so that an escaped backslash does not begin a match
     re.DOTALL,
 )
-# Stands for the "\u" of a lone surrogate: a noncharacter, which no text contains.
+# Replaces the "\u" of a lone surrogate. It is a noncharacter, which no text contains.
 _HALF = "\ufdd0"
 _HIGH = f"{_HALF}[dD][89abAB][0-9a-fA-F]{{2}}"
 _HALVES = re.compile(f"({_HIGH}{_HALF}[dD][c-fC-F][0-9a-fA-F]{{2}})|{_HALF}[dD][89a-fA-F][0-9a-fA-F]{{2}}")
@@ -45,7 +45,7 @@ _OWN = (
     "toolset_name",
     "namespace",
 )
-# The fields of a fragment that are appended to those of the previous fragment; all others replace them.
+# The fields whose texts are concatenated when fragments are joined; of any other field, the last value is kept.
 _GROWING = frozenset({"text", "summary", "thinking", "data"})
 
 
@@ -79,7 +79,7 @@ class SseParser:
         if b"\r" in chunk:
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        unseen = max(len(self._buffer) - 1, 0)  # nothing before it ends an event, so a long one is searched only once
+        unseen = max(len(self._buffer) - 1, 0)  # no event ends before it, so a long event is searched only once
         self._buffer += chunk
         events: list[SseEvent] = []
         if self._buffer.find(b"\n\n", unseen) >= 0:
@@ -112,7 +112,7 @@ class SseParser:
 def mark_halves(data: bytes) -> bytes:
     """JSON with markers in place of escaped lone surrogates, which no decoder accepts.
 
-    Some servers split a pair over two deltas; `join_halves` joins the marked halves.
+    Some servers split a surrogate pair across two deltas; `join_halves` joins the marked halves.
     """
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
@@ -159,7 +159,7 @@ def whole_number(value: object) -> int | None:
 
 
 def json_text(value: object) -> str:
-    """JSON text, such as a tool's arguments, which may have been sent as the value itself; "" if there is none."""
+    """A field that should be JSON text, such as a tool's arguments. Encodes a value that is not text; "" for null."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
@@ -209,9 +209,10 @@ def own_fields(call: Mapping[str, Any]) -> str:
 
 
 def joined_fragments(fragments: Iterable[Any]) -> list[dict[str, Any]]:
-    """The objects whose fragments were streamed, in order.
+    """Join streamed fragments into the original objects, in order.
 
-    Fragments of one object share type and index. Without an index, a signature or encrypted data completes it.
+    Fragments with the same type and index belong to one object. Without an index, a signature or encrypted data marks
+    the last fragment of an object.
     """
     wholes: dict[tuple[str, str, int], dict[str, list[Any]]] = {}
     completed = 0

@@ -98,7 +98,8 @@ def results_and_parts(
 ) -> tuple[list[dict[str, Any]], list[str | ImageView]]:
     """The tool results in a user turn, made by `result_of(call id, text)`, and the turn's texts and images.
 
-    OpenAI's protocols have no flag for a failed call, and only user messages may contain images on every server.
+    For OpenAI's protocols. They have no flag for a failed call, so its text begins with "Error: ". Not every server
+    accepts images in tool results, so they become parts of the user message.
     """
     results: list[dict[str, Any]] = []
     parts: list[str | ImageView] = []
@@ -190,7 +191,8 @@ class EncodedTurns:
         self._joint = joint
         self.data = bytearray()
         self.role = role
-        """The role of the last added turn or, before the first `add`, of the turn that precedes these; "" for none."""
+        """The role of the turn that was added last; before the first `add`, the role of the turn before these; "" for
+        none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
         """Encode further turns and append them. Raises what `encode` raises."""
@@ -201,7 +203,7 @@ class EncodedTurns:
 
 
 class EncodedPrefix:
-    """The encoded beginning of a conversation: the turns of its last request that no longer change."""
+    """The encoded beginning of a conversation: those turns of its last request that no longer change."""
 
     def __init__(self, form: Hashable, joint: Joint) -> None:
         self.form = form
@@ -225,12 +227,12 @@ class EncodedPrefix:
 class PrefixCache:
     """Keeps one encoded prefix per conversation, so that a request encodes only its new turns. Thread-safe.
 
-    If they exceed `max_bytes` in total, the least recently used are dropped.
+    If the prefixes exceed `max_bytes` in total, the least recently used ones are dropped.
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max = max_bytes
-        # Guards _kept and _held. A prefix is taken out of the cache before it grows, so encoding needs no lock.
+        # Guards _entries and _held. A prefix is taken out of the cache before it grows, so encoding needs no lock.
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, EncodedPrefix] = OrderedDict()
         self._held = 0
@@ -241,10 +243,10 @@ class PrefixCache:
         return self._held
 
     def pop(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
-        """Remove and return the conversation's prefix, or return an empty one if the stored prefix does not fit.
+        """Remove and return the conversation's stored prefix; if there is none that fits, return an empty prefix.
 
-        It fits if `view` begins with it and it was encoded for the same `form`, which is everything else that the
-        encoding depends on.
+        A stored prefix fits if `view` begins with it and it was encoded for the same `form`. The form is everything
+        that the encoding depends on apart from the turns.
         """
         with self._lock:
             kept = self._remove(conversation_id)

@@ -51,7 +51,7 @@ from actors.ports import ImageView, ModelAnswer, ModelSink, ToolSpec
 
 PATH = "/chat/completions"
 
-# Gateways put the reasoning of other providers in these fields of a message, and always need them back.
+# The fields of a message in which gateways put reasoning from other providers. Gateways always need them back.
 DETAILS = ("reasoning_details", "thinking_blocks")
 
 
@@ -97,7 +97,7 @@ def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]
 
 
 def _content(parts: list[str | ImageView]) -> Any:
-    """A plain string, or a list of parts only if there are images, because not every server accepts a list."""
+    """A message's content: a string, or a list if there are images, because not every server accepts a list."""
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n\n".join(texts)
@@ -203,7 +203,7 @@ class _Call:
     def is_over(self, identity: str, name: str) -> bool:
         """Whether a fragment begins another call.
 
-        Some servers give all calls the same index, and some of these servers give them no ids either.
+        Some servers give all calls the same index, and some of these servers give the calls no ids either.
         """
         if identity and self._id:
             return identity != self._id
@@ -242,7 +242,7 @@ class _Message:
             self._say(delta.refusal, "refusal")
         for fragment in delta.tool_calls or ():
             self._add_call(fragment)
-        if delta.function_call and not delta.tool_calls:  # the older field, for a single call
+        if delta.function_call and not delta.tool_calls:  # the older field, which holds a single call
             self._add_call({"function": delta.function_call})
         if delta.reasoning_details or delta.thinking_blocks:
             for field in DETAILS:
@@ -261,7 +261,7 @@ class _Message:
             self._texts["reasoning" if inner == "reasoning" else "text"].add(text)
 
     def _add_call(self, fragment: dict[str, Any]) -> None:
-        """Append a fragment to the call with its index (without an index, to the last call), or begin a new call."""
+        """Append a fragment to the call with its index (if it has none, to the last call), or begin a new call."""
         given = fragment.get("function")
         function = given if isinstance(given, dict) else {}
         index = whole_number(fragment.get("index"))

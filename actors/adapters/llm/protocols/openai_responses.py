@@ -86,7 +86,7 @@ def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
 
 
 def _answered(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
-    """Yield an answer's items. Reasoning at its end is omitted: providers refuse it without the output that follows."""
+    """Yield an answer's items. Reasoning at the end is omitted: providers refuse reasoning that no output follows."""
     last = max(index for index, block in enumerate(content) if has_visible_content((block,)))
     phase: dict[str, str] = {}
     for block in content[: last + 1]:
@@ -215,7 +215,7 @@ class _Growing:
         return any(word(item.get(field)) and item[field] == self._head.get(field) for field in ("id", "call_id"))
 
     def add(self, part: tuple[bool, int], delta: object) -> None:
-        """Append a delta to a part of the text; `part` is whether it belongs to the summary, and its number."""
+        """Append a delta to a part of the text. `part`: whether the part belongs to the summary, and its number."""
         self._go_to(part)
         self._text.add(text_in(delta))
 
@@ -359,7 +359,7 @@ class OpenAiResponsesReader(AnswerReader):
         return self._item(event, kind) or self._begin(_Event(output_index=event.output_index, item=head))
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
-        """An event's item, found by index or id, or else the last unfinished one of its type; None if there is none."""
+        """An event's item, found by index or id, or else the last unfinished item of its type; or None."""
         head = _ITEM.decode(event.item) if is_present(event.item) else {"type": kind, "id": event.item_id}
         candidates = [item for item in reversed(self._items) if item.kind == word(head.get("type"))]
         named = next((item for item in candidates if item.has_id_of(head)), None)
@@ -388,7 +388,7 @@ class OpenAiResponsesReader(AnswerReader):
     def _settle(self, output: Sequence[Raw], *, whole: bool) -> None:
         """Accept the final items, which the streamed ones previewed.
 
-        Streamed items that are missing from `output` are kept if it is empty or not `whole`.
+        Streamed items that are missing from `output` are kept if `output` is empty, or if it is not the `whole` answer.
         """
         streamed, self._items = self._items, []
         for raw in output:

@@ -1,4 +1,4 @@
-"""Sockets that a cancel can shut down at any time, even before the first packet; and request errors.
+"""Sockets that a cancel can shut down at any time, even before the first packet; and the errors of requests.
 
 Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing the socket from another
 thread does not. Every socket is therefore given to its exchange before it connects.
@@ -66,7 +66,7 @@ class Exchange:
         """Whether the request must not be sent on a kept connection."""
         self.sent = 0
         self.overhead = 0
-        """How many bytes have arrived since the last content."""
+        """How many bytes without content, such as headers, have arrived in succession."""
         self.idle = math.inf
         # This lock is held while the duplicate is closed or shut down, because a cancel must not affect a descriptor
         # that was closed and is already in use for something else.
@@ -82,7 +82,7 @@ class Exchange:
 
     def _shutdown(self) -> None:
         if self._socket is not None:
-            # This fails if the socket is not connected, in which case the connecting thread notices `aborted`.
+            # This fails if the socket is not connected yet; then the connecting thread notices `aborted`.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -97,7 +97,7 @@ class Exchange:
             former.close()
 
     def close(self) -> bool:
-        """Close the duplicate, after which `abort` has no effect; return whether it was never called. Idempotent."""
+        """Close the duplicate, which disables `abort`; return whether `abort` was never called. Idempotent."""
         with self._lock:
             sock, self._socket = self._socket, None
             if sock is not None:
@@ -121,7 +121,7 @@ class Exchange:
         self._deadline, self._late = time.monotonic() + seconds, late
 
     def within(self, sock: socket.socket, event: int, operation: Callable[[], Result]) -> Result:
-        """Perform an operation on a non-blocking socket, waiting for `event` until the phase ends.
+        """Perform an operation on a non-blocking socket, waiting for `event` if needed, within the phase's time limit.
 
         Raises TransportTimeoutError or OSError.
         """
@@ -142,8 +142,8 @@ class Exchange:
 def open_socket(host: str, port: int, exchange: Exchange) -> socket.socket:
     """Connect to the first address of `host` that accepts. Raises TransportError.
 
-    Connecting may take `timeouts.connect` after name resolution, which a cancel cannot interrupt: it blocks this
-    thread, but no other thread waits for it.
+    The limit `timeouts.connect` applies after name resolution. A cancel cannot interrupt name resolution, which blocks
+    this thread; but no other thread waits for it.
     """
     failure = TransportError(f"cannot resolve the host name {host}")
     try:

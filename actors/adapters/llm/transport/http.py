@@ -1,8 +1,8 @@
 """HTTP requests to one provider with `requests`: a cancel aborts them in any phase, and idle connections are reused.
 
-A custom adapter for `requests` uses urllib3 connections that differ in three ways: each publishes its socket to the
-request's abort handle before it connects; its time limits apply to whole phases; and one read takes everything that has
-arrived.
+A custom adapter for `requests` uses its own urllib3 connections. They differ from urllib3's in three ways: a connection
+publishes its socket to the request's abort handle before it connects; its time limits apply to whole phases; and one
+read takes everything that has arrived.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ MAX_OVERHEAD_BYTES = 256 << 10
 # Maximum bytes of one read.
 READ_BYTES = 64 << 10
 
-# Seconds that a read, and each line or chunk, is charged to an answer. An answer whose charges exceed the elapsed time
-# by more than BURST_SECONDS is read later, so that no stream of tiny pieces, events or comments takes much of a core.
+# Seconds that are charged to an answer for each read, and for each line or chunk. If an answer's charges exceed the
+# elapsed time by more than BURST_SECONDS, its next read waits, so that no stream of tiny pieces, events or comments
+# takes much of a core.
 READ_COST, LINE_COST = 1 / 500, 1 / 20_000
 BURST_SECONDS = 1.0
 
@@ -61,7 +62,7 @@ IDLE_SECONDS = 15.0
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
 # Maximum number of idle connections to one server; further ones are closed. If this process may open only a few files,
-# the maximum is a sixteenth of their number, because requests and tools need most of them.
+# the maximum is a sixteenth of that limit, because requests and tools need most of the files.
 MAX_IDLE = 100
 _SHARE_OF_FILES = 16
 
@@ -73,18 +74,19 @@ _NOT_BEGUN = "the connection closed before a response arrived"
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = frozenset({"content-length", "transfer-encoding", "accept-encoding"})
 
-# Its `exchange` is the one in progress on this thread, since urllib3 has no way to pass it to a connection.
+# The attribute `exchange` is the exchange in progress on this thread, since urllib3 has no way to pass it to a
+# connection.
 _thread = threading.local()
 
 
 class _Arrivals(io.RawIOBase):
-    """The data that arrives on a connection, as a file for http.client."""
+    """A file object through which http.client reads the data that arrives on a connection."""
 
     def __init__(self, sock: socket.socket, exchange: Exchange, file: Any) -> None:
         super().__init__()
         self._sock = sock
         self._exchange = exchange
-        self._file = file  # while this is open, so is the socket, even if http.client has closed it
+        self._file = file  # keeps the socket open even after http.client has closed it
 
     def readable(self) -> bool:
         return True
@@ -92,13 +94,13 @@ class _Arrivals(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Take all that has arrived, or wait for the next bytes.
 
-        A TLS read returns one record, and providers send one record for each event: with a pause after each read, a
-        stream would fall ever further behind.
+        A TLS read returns a single record, and providers send one record for each event. If only one record were taken
+        before each pause, reading would fall further and further behind the stream.
         """
         view = memoryview(buffer)
         size = self._exchange.within(self._sock, select.POLLIN, partial(self._sock.recv_into, view))
         if size and isinstance(self._sock, ssl.SSLSocket):
-            with suppress(OSError):  # nothing more has arrived, or the next read meets the error again
+            with suppress(OSError):  # raised if nothing more has arrived; a real error is raised again by the next read
                 while size < len(view) and (more := self._sock.recv_into(view[size:])):
                     size += more
         self._exchange.overhead += size
@@ -112,14 +114,14 @@ class _Arrivals(io.RawIOBase):
 
 
 class _Chunks:
-    """Decoder for chunked bodies. http.client's own returns one chunk per call, and waits for the next chunk's head."""
+    """Decoder for chunked bodies. http.client's returns one chunk per call, and waits for the head of the next."""
 
     def __init__(self) -> None:
         self.ended = False
         # Bytes that are not yet decoded, or that follow the body.
         self.rest = b""
         self._remaining = 0
-        # The length of the line ending after the last chunk, which may not have arrived yet.
+        # The length of the line ending that follows the last chunk and may not have arrived yet.
         self._line_end = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -147,7 +149,7 @@ class _Chunks:
         return pieces
 
     def end(self) -> None:
-        """Note that nothing more will arrive. Raises IncompleteRead if anything but trailers is missing."""
+        """Note that nothing more will arrive. Raises IncompleteRead if anything other than trailers is missing."""
         self.ended = _CHUNK_HEAD.match(self.rest, self._line_end) is not None
         if not self.ended:
             raise http.client.IncompleteRead(b"")
@@ -172,7 +174,7 @@ class _Response(http.client.HTTPResponse):
         return self._chunks.ended if self.chunked else self.length == 0
 
     def pieces(self) -> list[bytes]:
-        """The received part of the body, or the next one; [] at its end.
+        """The part of the body that has arrived; if there is none, the next part to arrive; [] at the body's end.
 
         Raises TransportTimeoutError, HTTPException or OSError.
         """
@@ -192,7 +194,7 @@ class _Response(http.client.HTTPResponse):
         return [data] if data else []
 
     def settle(self, *, alone: bool = False) -> bool:
-        """Read the body's end if it has arrived; False if other data came instead or, with `alone`, after the end."""
+        """Read the body's end if it has arrived; False if other data came instead or, if `alone`, after the end."""
         self._exchange.begin(math.inf, "")
         self._exchange.idle = 0
         try:
@@ -209,7 +211,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Connection(HTTPConnection):
-    """A connection that an exchange can abort. Its errors are TransportErrors."""
+    """A connection that an exchange can abort. It raises TransportErrors."""
 
     exchange: Exchange
     response: _Response
@@ -250,7 +252,7 @@ class _Connection(HTTPConnection):
         self.exchange.begin(seconds, f"no response within {seconds:g} s")
 
     def send(self, data: Any) -> None:
-        """Raises BrokenPipeError if the server ends the connection; urllib3 then reads an answer, if there is one."""
+        """Raises BrokenPipeError if the server ends the connection; urllib3 then reads the server's answer, if any."""
         left = memoryview(data)
         try:
             while left:
@@ -269,9 +271,9 @@ class _Connection(HTTPConnection):
     def getresponse(self) -> Any:
         """The next response.
 
-        A proper end of the connection acknowledges all bytes received before it. So if the server's kernel has
-        acknowledged none, no program has read any. A reset proves nothing, because bytes may have been read but not
-        acknowledged.
+        Raises NotDeliveredError if the server certainly read nothing. When a server's kernel ends a connection
+        properly, it acknowledges all bytes received before; if it has acknowledged none, no program has read any. A
+        reset proves nothing, because bytes may have been read but not acknowledged.
         """
         self._expect_answer()
         exchange = self.exchange
@@ -285,7 +287,7 @@ class _Connection(HTTPConnection):
             raise TransportError("the server sent something other than HTTP") from None
 
     def is_reusable(self) -> bool:
-        """End a request; return whether the connection can be reused now, or once the whole response has arrived."""
+        """End a request; return whether the connection can be reused, now or after the rest of the response."""
         if self.sock is None or self.response.status < 200 or not self.response.settle():
             return False
         announced = _ANNOUNCED.search(self.response.headers.get("keep-alive", ""))
@@ -333,7 +335,7 @@ class _TlsPool(_Pool, HTTPSConnectionPool):
 
 
 class Adapter(HTTPAdapter):
-    """Sends requests over connections that can be aborted. `tls` verifies servers; None if TLS is not used."""
+    """Sends requests over connections that can be aborted. `tls` verifies servers; it is None if TLS is not used."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
@@ -374,7 +376,7 @@ class Reply:
         self._response = self._connection.response
         self._cancel = cancel
         self._received = 0
-        # The time up to which the answer read so far has been charged for its reads and lines.
+        # The time (monotonic) that the charges for reads and lines have reached; see READ_COST.
         self._due = -math.inf
         self._failure: TransportError | None = None
         total = exchange.timeouts.total
@@ -429,7 +431,7 @@ class Reply:
         """End the exchange; keep its connection if it is intact and the needed part of the answer was `read`."""
         unharmed = self._exchange.close() and self._failure is None
         if unharmed and (read or self._response.ended) and self._connection.is_reusable():
-            self._raw._fp = None  # else its destructor would close the response, whose end may yet arrive
+            self._raw._fp = None  # otherwise its destructor would close the response, whose end may still arrive
             self._raw.release_conn()
         else:
             self._raw.close()
@@ -469,8 +471,8 @@ class Transport:
         """Yield the reply once its headers have arrived, whatever its status.
 
         Redirects, cookies, and the environment's proxies and credentials are ignored. At the end, the connection is
-        kept or closed. A cancel shuts down the socket, except during name resolution, after which any exception may be
-        raised, so check the token. All other failures raise TransportError.
+        kept or closed. A cancel shuts down the socket, except during name resolution. After a cancel, any exception may
+        be raised, so check the token. All other failures raise TransportError.
         """
         request = self._prepared(method, url, tuple(headers.items())).copy()
         request.prepare_body(body, files=None)
