@@ -116,7 +116,7 @@ def test_input_that_ends_behind_a_question_ends_it(server: ServerProcess, start:
 def test_ctrl_c_cancels_and_the_chat_goes_on(server: ServerProcess, client: Client, start: Start) -> None:
     chat = start(server)
     chat.type("count")
-    chat.said.until("I count")
+    chat.said.until("I will count")
     chat.interrupt()
     chat.noted.until(r"\[the text of this attempt is discarded\]\n\[stopped\]")
     assert client.conversation(chat.name).get().state.kind == "idle"
