@@ -16,7 +16,7 @@ the client for asyncio. The module `bedrock.errors` contains the exceptions, `be
 bedrock import v1`` imports the API's protobuf messages.
 """
 
-# ruff: noqa: I001 -- the sorter would make a line of every name
+# ruff: noqa: I001 -- the import sorter would put every name on its own line
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Names are imported when they are first used, so that `import bedrock` is cheap."""
+    """Import a name when it is first used, so that `import bedrock` is cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME_OF.get(name, "bedrock.errors")), name)

@@ -43,7 +43,7 @@ def raise_again() -> None:
 
 @contextmanager
 def as_ctrl_c() -> Generator[None]:
-    """Make SIGTERM and SIGHUP raise KeyboardInterrupt in the ``with`` block, unless they are ignored as under `nohup`.
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt in the ``with`` block, unless they are ignored, as under `nohup`.
 
     No effect outside of the main thread.
     """

@@ -83,7 +83,7 @@ class Answer(str):
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """A result with images, for the function of a tool to return. Results without images need no wrapper."""
+    """A result with images, to be returned by a tool's function. A result without images needs no wrapper."""
 
     value: Any = ""
     """The result without its images: a string, or a value that can be written as JSON."""
@@ -92,14 +92,17 @@ class ToolAnswer:
 
 
 def checked(decision: object) -> bool:
-    """Raise TypeError unless a decision is True or False: a word such as "no", or a coroutine, is truthy."""
+    """Return a decision.
+
+    Raises TypeError unless it is True or False: a word such as "no", or a coroutine, is truthy.
+    """
     if isinstance(decision, bool):
         return decision
     raise TypeError(f"the function that decides tool calls must return True or False, not {decision!r}")
 
 
 def checked_content(content: object) -> Content:
-    """Raise TypeError unless the content is a mapping, or None, which declines the question."""
+    """Return the content. Raises TypeError unless it is a mapping, or None, which declines the question."""
     if content is None or isinstance(content, Mapping):
         return cast("Content", content)
     raise TypeError(f"the function that answers tools' questions must return a mapping or None, not {content!r}")

@@ -157,7 +157,7 @@ class AgentBusy(FailedPrecondition):
 
 
 class AwaitingApproval(AgentBusy):
-    """The agent is busy because it waits for a person to answer an approval."""
+    """The agent is busy because it waits for a user to answer an approval."""
 
     hint = 'Answer the approval, cancel, or send with delivery="steer" or delivery="follow_up".'
 
@@ -379,7 +379,7 @@ class RunEnded(BedrockError):
 
 
 class ApprovalNeeded(RunEnded):
-    """The run waits for a person's approval. It continues as soon as the approval is answered."""
+    """The run waits for a user's approval. It continues as soon as the approval is answered."""
 
     hint = "Answer it with `approve` or `deny`, then ask for the answer again."
 

@@ -63,7 +63,7 @@ def absolute_path(text: str) -> Path:
 
 
 def check_private(directory: Path) -> None:
-    """Raise NotPrivateError unless only this user can enter a directory; OSError if the path is not one."""
+    """Raise NotPrivateError unless only this user can enter a directory; OSError if the path is not a directory."""
     check_owner(directory)
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & 0o022:
@@ -76,7 +76,7 @@ def check_private(directory: Path) -> None:
 
 
 def check_owner(directory: Path) -> None:
-    """Raise NotPrivateError unless a directory and any link to it are this user's; OSError if it is not one."""
+    """Raise NotPrivateError unless this user owns a directory and any link to it; OSError if it is not a directory."""
     if not hasattr(os, "geteuid"):
         raise NotPrivateError("this system has no file owners to check; give the address of a server")
     user = os.geteuid()
@@ -93,7 +93,7 @@ def check_owner(directory: Path) -> None:
 
 
 def check_socket(path: Path) -> None:
-    """Raise NotPrivateError unless only this user can listen on a Unix socket; OSError if the path is not one."""
+    """Raise NotPrivateError unless only this user can listen on the Unix socket `path`; OSError if it is missing."""
     check_owner(path.parent)
     if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # e.g. /tmp, where everybody can write
         raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
@@ -105,8 +105,8 @@ def check_socket(path: Path) -> None:
 def check_entries(directory: Path) -> None:
     """Raise NotPrivateError if another user may have put a file into a directory before it was closed to others.
 
-    Such a file is a link, has another name elsewhere, or belongs to another user or can be written by others. A pipe
-    or a device is refused, too: opening it could block.
+    Such a file is a symbolic link, has a hard link elsewhere, belongs to another user, or can be written by others. A
+    pipe or a device is refused, too: opening it could block.
     """
     files: dict[Path, os.stat_result] = {}
     for path in directory.iterdir():

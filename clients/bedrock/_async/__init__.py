@@ -1,4 +1,4 @@
 """The asyncio client.
 
-Except for a few modules, `bedrock._sync`, the blocking client, is generated from this package.
+The blocking client, `bedrock._sync`, is generated from this package, except for a few modules.
 """

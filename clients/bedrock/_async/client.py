@@ -36,7 +36,7 @@ PageT = TypeVar("PageT", bound=requests.Page)
 class AsyncClient(AsyncClosing):
     """A connection to a Bedrock server. Belongs to the event loop that runs when it is created. Close it when done.
 
-    A method's `timeout` is the time limit of its call in seconds; it overrides that of the client.
+    The `timeout` of a method is the time limit for its call in seconds. It overrides the client's time limit.
 
     Example::
 
@@ -62,18 +62,19 @@ class AsyncClient(AsyncClosing):
         """Prepare the connection, which the first call opens.
 
         Args:
-            address: ``host:port``, ``https://host:port`` or ``unix:/path``. If not given, BEDROCK_ADDRESS, then the
-                Unix socket of a server that this user runs on this machine.
-            token: The bearer token. If not given, BEDROCK_TOKEN. Without either, the token of a server on this machine
-                is read from its data directory, and sent through its Unix socket only.
-            ca_file: Certificates to trust instead of those of the system. If not given, BEDROCK_CA_FILE.
-            certificate_file: The client's own certificate with its chain (PEM), for a server that asks for one. If not
-                given, BEDROCK_CERTIFICATE_FILE.
-            key_file: The private key of `certificate_file` (PEM). If not given, BEDROCK_KEY_FILE.
+            address: ``host:port``, ``https://host:port`` or ``unix:/path``. Default: the environment variable
+                BEDROCK_ADDRESS or, if it is not set, the Unix socket of a server that this user runs on this machine.
+            token: The bearer token. Default: the environment variable BEDROCK_TOKEN or, if it is not set, the token in
+                the data directory of a server on this machine, which is sent through that server's Unix socket only.
+            ca_file: A file with the CA certificates to trust instead of the system's (PEM). Default: BEDROCK_CA_FILE.
+            certificate_file: The client's own certificate with its chain (PEM), for a server that asks for one.
+                Default: BEDROCK_CERTIFICATE_FILE.
+            key_file: The private key of `certificate_file` (PEM). Default: BEDROCK_KEY_FILE.
             timeout: Seconds that one call may take. Streams of events have no time limit.
             reconnect_for: How many seconds to keep retrying a broken stream of events before raising its error.
-            on_disconnect: Called with the error and the seconds until the next attempt when a stream of events has
-                broken and will be resumed. The iteration over the stream waits until the function returns.
+            on_disconnect: A function to call when a stream of events has broken and will be resumed. It gets the error
+                and the number of seconds until the next attempt. The iteration over the stream waits until the function
+                returns.
 
         Raises:
             Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or other
@@ -134,40 +135,40 @@ class AsyncClient(AsyncClosing):
         """Create a conversation. The agent does nothing until a message is sent.
 
         Args:
-            working_directory: A directory on the server's machine; the current one of this process if None.
+            working_directory: A directory on the server's machine; this process's current directory if None.
             model: The model of the agent; the server's default if None.
             slug: A readable handle; generated if empty.
             title: A title to show to users.
-            mode: "restricted", "workspace" or "unrestricted". If None: restricted, or unrestricted if the server cannot
-                enforce restricted.
+            mode: "restricted", "workspace" or "unrestricted". If None, "restricted" is used, or "unrestricted" if the
+                server cannot enforce "restricted".
             approval_policy: "auto", "ask_writes" or "ask_all"; the server's default if None.
             follow_up_policy: "always" or "completed_only"; the server's default if None.
             labels: Keys and values for the caller's own use.
             budget: Limits on tokens and cost; no limits if None.
             instructions: What to tell the agent in addition to the server's own prompt; an `Instructions` object can
                 replace that prompt instead. Cannot be changed later.
-            tools: Which of the tools that the method `tools` lists are offered to the agent; all if None. Cannot be
-                changed later.
+            tools: The names of the tools to offer to the agent, from those that the method `tools` lists; all if None.
+                Cannot be changed later.
             client_tools: Tools that clients run for the agent: `ClientTool` declarations, or functions of this program,
                 which become tools as `AsyncConversation.tool` describes.
             generation: How the model should answer; the model's defaults if None.
-            allow_unoffered: Whether to create the conversation even if its mode does not offer one of `client_tools`
-                to the agent: restricted mode offers only those that are read-only. `ConversationInfo.unoffered_tools`
-                lists the others.
+            allow_unoffered: Whether to create the conversation even if its mode keeps some of `client_tools` from the
+                agent, as restricted mode does with all that are not read-only. `ConversationInfo.unoffered_tools` lists
+                these tools.
             mcp_servers: MCP servers in addition to the operator's, if the operator allows it. The server connects to
-                them in the background; a run can use those of their tools that are known when it begins. See
+                them in the background; a run can use the tools that are known when the run begins. See
                 `ConversationInfo.mcp_servers`.
-            auto_continue: Whether the server creates the successor as soon as the context is used up;
-                `ConversationInfo.continued_by` names it.
+            auto_continue: Whether the server creates a successor conversation as soon as the context is used up;
+                `ConversationInfo.continued_by` is the successor's name.
             request_id: Idempotency key; generated if None. A repeated call with the same key has no further effect.
             timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: An argument is invalid; its subclasses WorkingDirectoryInvalid and ModelUnavailable say
-                which one.
+            InvalidArgument: An argument is invalid. Two subclasses exist for particular arguments:
+                WorkingDirectoryInvalid and ModelUnavailable.
             SlugTaken: Another conversation has this slug.
             ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
-            ToolNotOffered: The mode does not offer one of `client_tools`; nothing was created.
+            ToolNotOffered: The mode does not offer one of `client_tools`; no conversation was created.
             PermissionDenied: The token does not permit the call.
             Unavailable: The server cannot be reached, or accepts no calls at the moment.
         """
@@ -210,7 +211,7 @@ class AsyncClient(AsyncClosing):
 
         Args:
             text: What to say.
-            working_directory: A directory on the server's machine; the current one of this process if None.
+            working_directory: A directory on the server's machine; this process's current directory if None.
             model: The model of the agent; the server's default if None.
             mode: As for `create`.
             approval_policy: As for `create`.
@@ -240,7 +241,7 @@ class AsyncClient(AsyncClosing):
         return await ask(self._transport, request, policy, deadline, new=True)
 
     def conversation(self, name: str) -> AsyncConversation:
-        """A conversation by its slug, id or resource name. The server is not called."""
+        """Return the conversation with this slug, id or resource name, without calling the server."""
         return AsyncConversation(self._transport, resource_name("conversations", name))
 
     def conversations(
@@ -258,10 +259,10 @@ class AsyncClient(AsyncClosing):
         Args:
             archived: True for archived conversations only, False for all others, None for both.
             parent: List the sub-agents of this conversation instead.
-            working_directory: List only those in this directory on the server's machine; all if None.
-            filter: List only those that match, as in ``busy = true AND labels.team = "docs"``. The function
-                `bedrock.conversations.quoted` quotes a string for a filter. The API reference describes the filter
-                language under ConversationService.
+            working_directory: List only conversations in this directory on the server's machine; all if None.
+            filter: List only conversations that match this condition, for example ``busy = true AND labels.team =
+                "docs"``. The function `bedrock.conversations.quoted` quotes a string for a filter. The API reference
+                describes the filter language under ConversationService.
             order_by: "update_time", "create_time" or "title", followed by " desc" for the reverse order.
             timeout: Time limit for each page in seconds; the client's if None.
 
@@ -335,7 +336,7 @@ class AsyncClient(AsyncClosing):
             changes_only: Omit the conversations that exist already.
             include_sub_agents: Show sub-agents, too.
             filter: Show only conversations that match, as for `conversations`. When a conversation no longer matches,
-                `conversation_unmatched` reports it.
+                the stream yields an event with `conversation_unmatched`.
             order_by: The order of the conversations that exist already, as for `conversations`.
             timeout: Seconds that the whole stream may take; no limit if None.
         """
@@ -371,7 +372,10 @@ class AsyncClient(AsyncClosing):
         return ServerInfo.from_proto(response)
 
     async def quotas(self, *, timeout: float | None = None) -> list[Quota]:
-        """The quotas of this client's principal and their usage. An operator gets the quotas of all principals."""
+        """The quotas of this client's principal, with the amounts used.
+
+        An operator gets the quotas of all principals.
+        """
         response = await self.call(self.catalog_stub.GetQuotas, v1.GetQuotasRequest(), timeout)
         return [Quota.from_proto(quota) for quota in response.quotas]
 

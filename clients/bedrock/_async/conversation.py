@@ -137,7 +137,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         return list((await self._call(self._stub.VerifyConversation, request, timeout)).violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> AsyncStream[ReplayStep]:
-        """Have the server replay the log through its state machine, up to `until_revision`; to the end if 0.
+        """Have the server replay the log through its state machine, up to `until_revision` (0: to the end).
 
         The stream yields one item for each step of the log, with the difference between the replayed and the stored
         result.
@@ -152,7 +152,7 @@ class AsyncConversationRecords(AsyncConversationBase):
         """Iterate over the log: each step with its event, what it changed, and its digest.
 
         Args:
-            after_step: Begin after this step; earlier ones that were pruned are left out.
+            after_step: Begin after this step. Steps that were pruned are left out.
             newest_first: Begin with the last step.
             timeout: Time limit for each page in seconds; the client's if None.
         """
@@ -217,7 +217,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
             timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
-            NotAwaitingApproval, UnknownOrDecided: The approval was answered or withdrawn already.
+            NotAwaitingApproval, UnknownOrDecided: The approval has already been answered or withdrawn.
         """
         request = requests.resolve(self.name, approval, "approve", note, rule)
         return await self._info(self._stub.ResolveApproval, request, timeout)
@@ -232,7 +232,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
     ) -> ConversationInfo:
         """Refuse a tool call, or a requested change to a wider mode; the agent reads the refusal and the note.
 
-        With a rule, one of `approval.suggestions`, later calls that match the rule are denied without asking. Raises
+        If `rule` is given, one of `approval.suggestions`, later calls that match it are denied without asking. Raises
         the same errors as `approve`.
         """
         request = requests.resolve(self.name, approval, "deny", note, rule)
@@ -327,7 +327,7 @@ class AsyncConversationDecisions(AsyncConversationBase):
             timeout: Time limit for this call in seconds; the client's if None.
 
         Raises:
-            InvalidArgument: The content does not fit the form; the question still waits.
+            InvalidArgument: The content does not fit the form; the question stays open.
             UnknownOrDecided: The question no longer waits for an answer, or never did; `metadata["cause"]` says why.
         """
         request = requests.answer_question(self.name, question, content, request_id)
@@ -360,10 +360,9 @@ class AsyncConversation(
     async def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
         """Set what later tool calls may do: "restricted", "workspace" or "unrestricted".
 
-        What already runs with wider rights keeps running: the result lists the running tool call in
-        `surviving_tool_use_ids`, background jobs in `surviving_jobs`, and MCP servers whose programs run in
-        `surviving_mcp_servers`. With `stop_running`, all of these are ended instead, and the run continues without the
-        call.
+        A tool call, background jobs and MCP servers' programs that already run with wider rights keep running. The
+        result lists them in `surviving_tool_use_ids`, `surviving_jobs` and `surviving_mcp_servers`. With
+        `stop_running`, all of these are ended instead, and the run continues without the call.
 
         Raises:
             ModeUnavailable: The server cannot enforce this mode, or a setting disables it.
@@ -392,14 +391,14 @@ class AsyncConversation(
     ) -> ConversationInfo:
         """Change the given settings; None leaves a setting unchanged. Return the changed conversation.
 
-        `generation` replaces all earlier generation settings; with `merge_generation`, those that it does not mention
-        are kept. `allow_unoffered` permits `client_tools` that the conversation's mode does not offer to the agent;
-        the result's `unoffered_tools` lists them.
+        `generation` replaces all earlier generation settings; with `merge_generation`, settings that it does not
+        mention are kept. `allow_unoffered` permits `client_tools` that the conversation's mode does not offer to the
+        agent; the result's `unoffered_tools` lists them.
 
         Raises:
             Aborted: The `etag` is given and outdated.
             ToolNotOffered: The mode does not offer one of `client_tools`; nothing was changed.
-            AgentBusy: The model, the client tools and the MCP servers cannot be changed during a run.
+            AgentBusy: A run is in progress, during which the model, client tools and MCP servers cannot be changed.
             GenerationUnsupported: The model cannot do what `generation` asks for.
         """
         request = requests.update(
@@ -440,7 +439,7 @@ class AsyncConversation(
         return list((await self._call(self._stub.DeleteConversation, request, timeout)).warnings)
 
     async def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Make the server write the summary with which a successor begins; afterwards `continue_` returns it.
+        """Have the server write a summary for a successor conversation, which `continue_` then returns.
 
         The call does not wait for the summary. If none is written, the conversation gets a message with the role
         "error" that says why, and stays as it was, unless its context is full.
@@ -478,9 +477,9 @@ class AsyncConversation(
         background jobs are not copied.
 
         Args:
-            at: The last request cycle of the fork, or its name or id; the last one that has ended if empty.
+            at: The last request cycle to copy: the object, its name or its id. If empty, the last cycle that has ended.
             slug: The slug of the fork; generated if empty.
-            title: The title of the fork; that of this conversation if empty.
+            title: The title of the fork; this conversation's title if empty.
             request_id: The id to reuse if this call is repeated; generated if None.
             timeout: Time limit for this call in seconds; the client's if None.
 

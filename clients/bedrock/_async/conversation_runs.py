@@ -29,7 +29,7 @@ from bedrock.types import Delivery, ToolGroup
 
 
 class AsyncConversationBase:
-    """A conversation on the server, identified by its name. The subclasses add the methods."""
+    """A conversation on the server, identified by its name. Subclasses add most of the methods."""
 
     def __init__(self, transport: AsyncTransport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
         self.name = name
@@ -87,7 +87,8 @@ class AsyncConversationRuns(AsyncConversationBase):
             wait_for_others: Leave approvals and questions open that the loop does not answer, so that other clients can
                 answer them.
             expected_run: The name of a run. RunOver is raised unless this run is in progress; no condition if empty.
-            generation: How the model should answer in this run; the conversation's settings apply to what is not set.
+            generation: How the model should answer in this run. The conversation's settings apply to everything that is
+                left out.
             output_schema: A JSON Schema for the value that the run must end with; see `Stop.output` and
                 `Answer.output`.
             request_id: The id to reuse if this call is repeated; generated if None. The message is stored only once.
@@ -158,9 +159,9 @@ class AsyncConversationRuns(AsyncConversationBase):
     ) -> AbstractAsyncContextManager[AsyncRun]:
         """A context manager that sends a message and yields its run.
 
-        If an exception ends the ``async with`` block or the sending, the run is cancelled. Only a BedrockError does not
-        cancel it: the run has ended already, or continues on the server. The arguments and the errors raised are those
-        of `send`.
+        If an exception ends the ``async with`` block or the sending, the run is cancelled. A BedrockError alone does
+        not cancel it: the run has already ended, or continues on the server. The arguments and the errors raised are
+        those of `send`.
         """
         request = requests.send(self.name, text, images=images, generation=generation, output_schema=output_schema)
         policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)

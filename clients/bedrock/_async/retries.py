@@ -12,7 +12,10 @@ from bedrock.errors import BedrockError, Unavailable
 
 
 async def insist(transport: AsyncTransport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
-    """Make an idempotent call, for `reconnect_for` seconds while the server is unavailable. Raises Unavailable."""
+    """Make an idempotent call, and repeat it while the server is unavailable.
+
+    Raises Unavailable after `reconnect_for` seconds.
+    """
     backoff = Backoff(transport.reconnect_for)
     while True:
         try:

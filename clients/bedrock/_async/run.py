@@ -22,11 +22,11 @@ __all__ = ["AsyncRun"]
 
 
 class AsyncRun(AsyncSending):
-    """The run that one message starts or steers: an iterator of events that ends with the run.
+    """The run that one message starts or steers: an iterator over events that ends with the run.
 
-    It yields all events of the conversation, including those of an earlier run if the message waits for its end as a
-    follow-up. The iterator survives broken connections and restarts of the server. Ending the loop early does not
-    cancel the run.
+    It yields all events of the conversation, including those of an earlier run if the message is a follow-up that waits
+    for the end of that run. The iterator survives broken connections and restarts of the server. Ending the loop early
+    does not cancel the run.
 
     The loop gets an approval request, ``event.approval``, before anything answers it. If the approval is still open
     when the next event is read, `on_approval` decides it; without `on_approval` it is denied. The agent reads the
@@ -36,8 +36,8 @@ class AsyncRun(AsyncSending):
     In the same way, the loop gets a question from a running tool, ``event.question``. If the question is still open
     when the next event is read, `on_question` answers it; without `on_question` it is declined.
 
-    In the same way, the loop gets a call to a tool that was added with `AsyncConversation.tool`. The tool's function
-    answers the call when the next event is read.
+    Likewise, the loop gets a call to a tool that was added with `AsyncConversation.tool`. The tool's function answers
+    the call when the next event is read.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ async def question(
 ) -> AsyncGenerator[AsyncRun]:
     """Send a message and yield its run, which is cancelled if an exception ends the block or the sending.
 
-    A BedrockError does not cancel it, except at the deadline: the run has ended, or continues on the server. With
-    `new`, the conversation was created for this message, and is deleted if the message is invalid.
+    A BedrockError does not cancel the run, except at the deadline: the run has ended already, or continues on the
+    server. With `new`, the conversation was created for this message, and is deleted if the message is invalid.
     """
     run: AsyncRun | None = None
     timeout = deadline.shorten(transport.timeout)
@@ -200,7 +200,7 @@ def send(
     timeout: float | None,
     tools: AsyncClientTools | None = None,
 ) -> AsyncRun:
-    """The run of a message, which is sent when it is awaited or iterated; before that, tools are declared."""
+    """The run of a message; it is sent when the run is awaited or iterated. Tools are declared before that."""
     return AsyncRun(transport, request.name, _sent(transport, request, timeout, tools), policy, tools)
 
 

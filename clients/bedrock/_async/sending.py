@@ -31,7 +31,7 @@ class AsyncSending(AsyncStream[Event]):
     message: Message
     """The message as the server stored or queued it. Not set before the server accepted the message."""
     disposition: Disposition | Literal[""]
-    """The disposition of the message: "direct", "steer_queued", "follow_up_queued" or "duplicate".
+    """What the server did with the message: "direct", "steer_queued", "follow_up_queued" or "duplicate".
 
     "duplicate" means that the server had accepted this call before.
     """

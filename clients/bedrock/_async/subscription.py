@@ -40,8 +40,8 @@ class AsyncRunWatch:
     ) -> None:
         """Prepare to follow a run from the cursor's position.
 
-        `progress` is the known state of the run, `tools` answers client tool calls (None: this program has none), and
-        at the deadline DeadlineExceeded is raised.
+        `progress` is the known state of the run. `tools` answers client tool calls; it is None if this program has no
+        tools. At the deadline, DeadlineExceeded is raised.
         """
         self._transport = transport
         self._cursor = cursor
@@ -51,10 +51,10 @@ class AsyncRunWatch:
         self._tools = tools
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Yield events until the run ends; open approvals, questions and calls are answered before the next one.
+        """Yield events until the run ends; answer open approvals, questions and calls before the next event.
 
-        Raises ApprovalNeeded (an earlier run waits), DeadlineExceeded (the run continues; another `AsyncRunWatch` can
-        resume at this cursor) or NotFound.
+        Raises ApprovalNeeded (an earlier run waits for an approval), DeadlineExceeded (the run continues; another
+        `AsyncRunWatch` can resume at this cursor) or NotFound.
         """
         resuming = self._cursor.revision is not None
         await self._settle()
@@ -101,7 +101,10 @@ class AsyncRunWatch:
             self._progress.settled(question)
 
     async def _answer(self, approval: Approval) -> None:
-        """Decide an approval by the policy, which denies by default. Raises ApprovalNeeded (earlier run)."""
+        """Decide an approval by the policy, which denies by default.
+
+        Raises ApprovalNeeded if an earlier run needs it.
+        """
         if not self._progress.run:
             raise run_progress.question_of_others(approval)
         if self._policy.decide is None:
@@ -148,7 +151,7 @@ class AsyncRunWatch:
         return True
 
     async def _waits(self, approval: Approval) -> bool:
-        """Whether an approval is still open: the answer to another one can decide it, too."""
+        """Whether an approval is still open: the answer to another approval may have decided it, too."""
         request = v1.GetConversationRequest(name=self._cursor.name)
         try:
             response = await self._insist(self._transport.conversations.GetConversation, request)
@@ -163,9 +166,9 @@ class AsyncRunWatch:
 async def follow(
     transport: AsyncTransport, cursor: EventCursor, deadline: Deadline, *, resuming: bool = False
 ) -> AsyncGenerator[Event]:
-    """Yield the events after the cursor's position, from several streams if they break.
+    """Yield the events after the cursor's position, and open another stream whenever one breaks.
 
-    With `resuming`, the server was reached before, so that even a failure of the first stream is retried.
+    `resuming` means that the server was reached before: even a failure of the first stream is then retried.
     """
     reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
     while True:

@@ -148,8 +148,8 @@ class AsyncTransport:
     async def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
         """Wait before another attempt, or raise `failure` if the call must not be tried again.
 
-        Returns at once for a rejected token if there is another. A request that was never sent gets one more attempt if
-        a new connection opens.
+        Returns at once if a token was rejected and there is another one. A request that was never sent gets one more
+        attempt if a new connection opens.
         """
         if isinstance(failure, Unauthenticated) and self._connection.look_again():
             return
@@ -162,7 +162,7 @@ class AsyncTransport:
         await self.pause(delay)
 
     async def _use_new_connection(self) -> bool:
-        """Try to open another connection, and use it from then on."""
+        """Try to open another connection, and use it from then on. Return whether that succeeded."""
         try:
             settings, channel = self._connection.candidate()
         except ServerNotRunning:
@@ -187,7 +187,7 @@ class AsyncTransport:
         self._connection.look_again()
 
     def _raise_if_closed_under_a_call(self) -> None:
-        """Raise Unavailable if a call was cancelled because the client was closed, and not the caller's task."""
+        """Raise Unavailable if a call was cancelled by closing the client, and not by cancelling the caller's task."""
         if (task := asyncio.current_task()) is None or not task.cancelling():
             self._ensure_open()
 

@@ -33,8 +33,8 @@ _OPTIONS: list[tuple[str, str | int]] = [
 ]
 
 
-# A channel that failed to connect only repeats its last error until it tries again, so another one is opened, with this
-# many seconds to connect.
+# A channel that failed to connect repeats its last error until it tries again. Another channel is therefore opened, and
+# has this many seconds to connect.
 CONNECT_SECONDS = 2.0
 
 # The channel states in which an attempt to connect is over.
@@ -94,7 +94,7 @@ ChannelT = TypeVar("ChannelT")
 
 @dataclass(frozen=True, slots=True)
 class _Route(Generic[ChannelT]):
-    """The address, credentials and channel of calls in one object, as a token must never go to another server."""
+    """The address, credentials and channel for calls, kept together because a token must never go to another server."""
 
     settings: Settings
     channel: ChannelT
@@ -104,23 +104,24 @@ class _Route(Generic[ChannelT]):
 class Connection(Generic[ChannelT]):
     """A gRPC channel to the server's current address. Thread-safe.
 
-    A restarted server may have another address and token. `find` decides both: it is called first at the start and
-    then, by `look_again`, after every attempt that did not reach the server.
+    A restarted server may have another address and token. `find` returns both. It is called once at the start and, by
+    `look_again`, after every attempt that did not reach the server.
     """
 
     def __init__(self, find: Callable[[], Settings], open_channel: Callable[[Settings], ChannelT]) -> None:
         """Look up the server and open a channel, which connects at the first call.
 
-        Raises Misconfigured, as `find` does.
-
-        If no server is found, calls fail.
+        If no server is found, calls fail. Raises Misconfigured, as `find` does.
         """
         self._find = find
         self._open_channel = open_channel
         self._lock = threading.Lock()
         self._route: _Route[ChannelT] | None = None
         self.channels: list[ChannelT] = []
-        """All channels: calls use the last one, earlier ones may carry streams. The owner closes all."""
+        """All channels. Calls use the last one; earlier ones may still carry streams.
+
+        The transport closes all of them.
+        """
         self.look_again()
 
     @property
@@ -144,7 +145,7 @@ class Connection(Generic[ChannelT]):
         """Open a channel to the server's current address, for `use`.
 
         A channel that failed to connect repeats its last error, but a new one tries immediately. Raises Misconfigured,
-        or ServerNotRunning, even if only the listener is missing.
+        or ServerNotRunning (also if the server's socket exists, but no process listens on it).
         """
         settings = self._find()
         if has_no_listener(settings.target):  # a channel opened in vain takes 0.2 s to close
@@ -179,9 +180,9 @@ class Connection(Generic[ChannelT]):
         return call
 
     def _found(self) -> _Route[ChannelT]:
-        """The route to the server, with a new channel if it has changed. The caller holds the lock.
+        """Look up the server and return the route to it, with a new channel if it has changed.
 
-        Raises what `find` raises.
+        The caller holds the lock. Raises what `find` raises.
         """
         settings = self._find()
         if self._route is None or self._route.settings != settings:

@@ -6,12 +6,15 @@ import time
 from numbers import Real
 from typing import cast
 
-# The longest time limit in seconds, about three years. gRPC and thread waits treat much longer ones like zero.
+# The longest time limit in seconds, about three years. gRPC and waiting threads treat much longer limits like zero.
 LONGEST_SECONDS = 1e8
 
 
 def checked_timeout(timeout: object) -> float:
-    """A time limit in seconds, at most `LONGEST_SECONDS`. Raises TypeError or ValueError (negative, NaN)."""
+    """Check a time limit in seconds, and shorten it to `LONGEST_SECONDS`.
+
+    Raises TypeError or ValueError (negative, NaN).
+    """
     if isinstance(timeout, bool) or not isinstance(timeout, Real):
         raise TypeError(f"timeout: must be a number of seconds, not {timeout!r}")
     seconds = cast("float", timeout)

@@ -1,4 +1,4 @@
-"""Makes tools from typed Python functions: JSON Schema from parameters, arguments from a call, text from a result."""
+"""Makes tools from typed Python functions: converts parameters to JSON Schema, calls to arguments, results to text."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check_offered(conversation: v1.Conversation, functions: Mapping[str, ToolFun
 
 
 def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:
-    """A struct type with a field for each parameter. Raises TypeError for one without a usable type or name."""
+    """A struct type with a field for each parameter. Raises TypeError for a parameter without a usable type or name."""
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -98,7 +98,7 @@ def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]
 
 
 def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """The JSON Schema of parameters; nested types are in `$defs`. Raises TypeError for types that JSON lacks."""
+    """The JSON Schema of the parameters, with nested types in `$defs`. Raises TypeError for types that JSON lacks."""
     try:
         (schema,), shared = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
         msgspec.json.Decoder(parameters)  # otherwise, first calls on two threads at once would crash the process
@@ -109,7 +109,10 @@ def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
 
 
 def answer_of(value: Any) -> ToolAnswer:
-    """A result as text: strings unchanged, None as "", others as JSON. Raises TypeError for types that JSON lacks."""
+    """A result as text: strings unchanged, None as "", other values as JSON.
+
+    Raises TypeError for types that JSON lacks.
+    """
     answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
     if isinstance(answer.value, str):
         return answer

@@ -1,4 +1,4 @@
-"""Converts gRPC errors into the exceptions of this package, and decides which are tried again, and when."""
+"""Converts gRPC errors into the exceptions of this package, and decides which calls to repeat, and when."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _NO_LISTENER = frozenset({os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFU
 
 
 def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> errors.BedrockError:
-    """The exception for a failed gRPC call; `target` was called with a token from `token_source` ("": none)."""
+    """The exception for a failed gRPC call to `target`.
+
+    `token_source` says where the token came from; "" without one.
+    """
     code = error.code().name
     message = error.details() or code
     reason, resource, fields, metadata, retry_after = "", "", {}, {}, None
@@ -95,7 +98,7 @@ def is_gap(error: errors.BedrockError) -> bool:
 
 
 def cause_of(details: str) -> str:
-    """The innermost of gRPC's nested causes, on which users can act, or advice for a failed TLS handshake."""
+    """The innermost of gRPC's nested causes, which helps users most; or advice, if the TLS handshake failed."""
     if "handshake failed" in details:
         return "the TLS handshake failed. Check that the server uses TLS with a certificate that this machine trusts."
     if "http1.x" in details or "ALPN" in details:
@@ -121,13 +124,13 @@ FIRST_SECONDS = 0.1
 # The longest delay between two attempts, in seconds, before jitter.
 LONGEST_SECONDS = 5.0
 
-# With the delays of `Backoff`, about two seconds: long enough for a server to restart, short enough to report soon that
-# none runs.
+# How often a call is attempted. With the delays of `Backoff`, this takes about two seconds: long enough for a server to
+# restart, and short enough to report soon that no server is running.
 ATTEMPTS = 5
 
 _HTTP: Any = annotations_pb2.http
 
-# The names of read-only requests, which the contract binds to GET. Such a call may always be repeated.
+# The names of the requests for read-only calls, which the contract binds to GET. Such calls may always be repeated.
 READS = frozenset(
     method.input_type.full_name
     for request in (v1.GetModelRequest, v1.GetConversationRequest)
@@ -173,18 +176,21 @@ class Attempts:
     def __init__(self, *, last: bool = False) -> None:
         """Prepare for the first attempt of a call. `last` sets the attribute of the same name."""
         self.last = last
-        """Whether no further attempt is allowed: the call is not idempotent, or has yielded what would be repeated."""
+        """Whether no further attempt is allowed: the call is not idempotent, or has already yielded responses."""
         self._left = ATTEMPTS
         self._new_connection_tried = False
         self._backoff = Backoff(math.inf)
 
     def may_try_new_connection(self) -> bool:
-        """True once: a call that was not sent may use another connection, even after the last attempt."""
+        """True the first time: a call that was not sent may try one new connection, even after the last attempt."""
         first, self._new_connection_tried = not self._new_connection_tried, True
         return first
 
     def delay_after(self, error: BedrockError) -> float:
-        """The seconds to wait before the next attempt. Raises the error if that would not help, or none is left."""
+        """The seconds to wait before the next attempt.
+
+        Raises the error if another attempt would not help, or none is left.
+        """
         # A server that is stopping cancels calls. A cancellation by the caller itself never arrives here.
         cut = error.code == "CANCELLED" and not error.reason
         if self.last or not (cut or error.code == "UNAVAILABLE"):
@@ -200,7 +206,7 @@ class Reconnection:
     """Passes the responses of an event stream to its cursor, and decides whether to resume a stream after an error."""
 
     def __init__(self, cursor: EventCursor, max_seconds: float, *, resuming: bool) -> None:
-        """`max_seconds` is how long to try without progress; with `resuming`, even a failed first stream is retried."""
+        """Retry for `max_seconds` without progress. With `resuming`, retry even if the first stream fails at once."""
         self._cursor = cursor
         self._resuming = resuming
         self._backoff = Backoff(max_seconds)
@@ -215,7 +221,7 @@ class Reconnection:
     def delay_after(self, error: BedrockError) -> float:
         """The seconds to wait before the next stream. Raises the error if that would not help, or at the time limit.
 
-        Zero if the missed events are gone: the next stream starts with a snapshot.
+        Zero if the server no longer has the missed events; the next stream then starts with a snapshot.
         """
         if self._resuming and is_gap(error):
             self._cursor.restart_with_snapshot()

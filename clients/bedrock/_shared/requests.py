@@ -57,7 +57,10 @@ def create(
     request_id: str | None,
     **settings: Any,
 ) -> v1.CreateConversationRequest:
-    """Create a conversation, by default in the current directory. Raises what `_conversation` raises."""
+    """Make the request that creates a conversation, by default in the current directory.
+
+    Raises what `_conversation` raises.
+    """
     directory = str(Path(working_directory or ".").absolute())
     return v1.CreateConversationRequest(
         conversation=_conversation(working_directory=directory, client_tools=client_tools, **settings),
@@ -67,7 +70,7 @@ def create(
 
 
 def _conversation(**settings: Any) -> v1.Conversation:
-    """Make a conversation with the settings that are not None.
+    """Make the message of a conversation, with the settings that are not None.
 
     Raises TypeError, which names the setting, or ValueError for an unknown name or a number out of range.
     """
@@ -84,7 +87,10 @@ def conversations(
     filter: str = "",  # noqa: A002 -- the name of the field in the API
     order_by: str = "",
 ) -> v1.ListConversationsRequest:
-    """List conversations, or the sub-agents of `parent`. Arguments that are None do not restrict the list."""
+    """Make the request that lists conversations, or the sub-agents of `parent`.
+
+    None as an argument means no restriction.
+    """
     parts = [filter] if filter.strip() else []  # OR binds tighter than AND, so the filter needs no parentheses
     if archived is not None:
         parts.append(f"archived = {str(archived).lower()}")
@@ -100,7 +106,7 @@ def conversations(
 def audit(
     *, since: datetime | None, until: datetime | None, principal: str, conversation: str, outcome: AuditOutcome | None
 ) -> v1.ListAuditEntriesRequest:
-    """Raises ValueError if a time has no time zone."""
+    """Make the request that reads the audit trail. Raises ValueError if a time has no time zone."""
     about = wrapper.resource_name("conversations", conversation) if conversation else ""
     request = wrapper.new_message(v1.ListAuditEntriesRequest, principal=principal, conversation=about, outcome=outcome)
     for field, time in ((request.start_time, since), (request.end_time, until)):
@@ -122,7 +128,7 @@ def send(
     request_id: str | None = None,
     **fields: Any,
 ) -> v1.SendMessageRequest:
-    """`fields` are those that `new_message` converts by itself.
+    """Make the request that sends a message; `fields` are further fields of the request.
 
     Raises TypeError, which names the argument, ValueError for an unknown delivery or image format, or OSError.
     """
@@ -163,7 +169,7 @@ def wait_for_cycle(
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
-    """The disposition of a message, e.g. "steer_queued"; "direct" for a call that spawns sub-agents."""
+    """What the server did with a message, e.g. "steer_queued"; "direct" for a call that spawns sub-agents."""
     if isinstance(response, v1.SendMessageResponse):
         return cast("Disposition", wrapper.enum_name(v1.Disposition, response.disposition))
     return "direct"
@@ -186,7 +192,10 @@ def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.
 def resolve(
     conversation: str, approval: Approval | str, decision: ApprovalDecision, note: str, rule: ApprovalRule | None = None
 ) -> v1.ResolveApprovalRequest:
-    """Answer an approval, and create `rule`, if any, for the same decision. Raises ValueError (unknown decision)."""
+    """Make the request that answers an approval and creates `rule`, if any.
+
+    Raises ValueError for an unknown decision.
+    """
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
         name = f"{conversation}/approvals/{name}"
@@ -199,7 +208,7 @@ def resolve(
 
 
 def create_approval_rule(conversation: str, action: RuleAction, **subject: str) -> v1.CreateApprovalRuleRequest:
-    """Raises ValueError for an unknown action, or unless exactly one subject is given."""
+    """Make the request that creates a rule. Raises ValueError for an unknown action, or unless there is one subject."""
     rule = wrapper.new_message(
         v1.ApprovalRule, action=wrapper.enum_value(v1.ApprovalRule.Action, action), **_subject(**subject)
     )
@@ -223,7 +232,7 @@ def _subject(**given: str) -> dict[str, Any]:
 def update(
     name: str, *, allow_unoffered: bool, merge_generation: bool, etag: str, **settings: Any
 ) -> v1.UpdateConversationRequest:
-    """Change the settings that are not None; with `merge_generation`, unset generation settings stay.
+    """Make the request that changes the settings that are not None; `merge_generation` keeps other generation settings.
 
     Raises what `_conversation` raises.
     """
@@ -289,7 +298,10 @@ def tool_result(
     error: str = "",
     request_id: str | None = None,
 ) -> v1.SubmitToolResultRequest:
-    """Raises TypeError, which names the argument, ValueError for an unknown image format, or OSError."""
+    """Make the request that answers a client tool call.
+
+    Raises TypeError, which names the argument, ValueError for an unknown image format, or OSError.
+    """
     call_id = call if isinstance(call, str) else call.tool_use_id
     return wrapper.new_message(
         v1.SubmitToolResultRequest, name=f"{conversation}/toolCalls/{call_id}", output=output, error=error, json=json,
@@ -300,7 +312,7 @@ def tool_result(
 def answer_question(
     conversation: str, question: Question | str, content: Mapping[str, Any] | None, request_id: str | None
 ) -> v1.AnswerQuestionRequest:
-    """Raises TypeError if `content` is not a dict of JSON values."""
+    """Make the request that answers a tool's question. Raises TypeError if `content` is not a dict of JSON values."""
     request = _to_question(conversation, question, request_id)
     if content is not None:
         request.content.CopyFrom(wrapper.struct_message("content", content))
@@ -328,7 +340,10 @@ def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Imag
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """A file or pipe that a user has named. Raises OSError for a device, a directory, or too large a file."""
+    """Read a file or pipe that a user has named.
+
+    Raises OSError for a device, a directory, or a file that is too large.
+    """
     with open(path, "rb") as file:
         kind = os.fstat(file.fileno()).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
@@ -340,7 +355,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def image(source: ImageSource) -> v1.Image:
-    """Raises TypeError, OSError, or ValueError unless the format is PNG, JPEG, GIF or WebP."""
+    """Make the message of an image. Raises TypeError, OSError, or ValueError (neither PNG, JPEG, GIF nor WebP)."""
     if isinstance(source, v1.Image):
         return source
     if not isinstance(source, bytes | str | os.PathLike):

@@ -1,4 +1,7 @@
-"""Follows a run by its events, with the policy for requests that the caller leaves unanswered. Does no I/O."""
+"""Follows a run through its events, and says what to do with questions that the caller leaves unanswered.
+
+Does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def log_declined(question: Question) -> None:
 
 
 def question_of_others(approval: Approval) -> ApprovalNeeded:
-    """The error for an open approval of an earlier run, which a program that waits for this run must not deny."""
+    """The error for an open approval of an earlier run: a program that waits for this run must not deny it."""
     return ApprovalNeeded(
         f"the previous run is asking whether {approval.tool} may run; answer it first, or pass wait_for_others=True",
         approval,
@@ -121,7 +124,7 @@ class RunProgress:
             self.stop = event.stop
 
     def observe_gap(self, snapshot: Snapshot) -> None:
-        """Replace the open approvals, questions and calls by those of a snapshot, because events were missed."""
+        """Replace the open approvals, questions and calls with those of a snapshot, because events were missed."""
         self._questions = {asked.name: asked for asked in snapshot.pending_approvals}
         self._tool_questions = {asked.name: asked for asked in snapshot.pending_questions}
         self._calls = {each.call.tool_use_id: each.call for each in snapshot.pending_client_tool_calls}
@@ -129,7 +132,7 @@ class RunProgress:
             self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
 
     def unasked(self, snapshot: Snapshot) -> Iterator[Event]:
-        """Yield an event for each approval and question in a snapshot that was not yielded before."""
+        """Yield an event for each approval and question in a snapshot, unless it was yielded before."""
         for question in snapshot.pending_questions:
             if question.name not in self._shown:
                 self._shown.add(question.name)
@@ -153,13 +156,16 @@ class RunProgress:
         return False
 
     def lost(self, snapshot: Snapshot) -> None:
-        """Treat the run, which has no request cycle, as interrupted, unless it is in progress or its message waits."""
+        """Treat a run without a request cycle as interrupted, unless it is in progress or its message is queued."""
         waits = any(entry.message.name == self.message for entry in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
             self.stop = Stop("interrupted", "unknown")
 
     def outcome(self) -> Answer:
-        """The last text, with usage and output. Raises RunFailed, or RunInterrupted, including if it never began."""
+        """The agent's last text, with usage and output.
+
+        Raises RunFailed or RunInterrupted (also if the run never began).
+        """
         stop = self.stop or Stop("interrupted", "unknown")
         if stop.reason == "error":
             reason = (stop.error_kind or stop.detail).upper()

@@ -44,13 +44,13 @@ def resolve(
     """Decide which server to connect to, and with which credentials.
 
     Arguments take precedence over BEDROCK_ADDRESS, BEDROCK_TOKEN, BEDROCK_CA_FILE, BEDROCK_CERTIFICATE_FILE and
-    BEDROCK_KEY_FILE, and these over the data directory of a server on this machine, whose token is sent only through a
-    Unix socket at which no other user can listen. `https://` means TLS; without `http://`, no token is sent in the
-    clear to another machine.
+    BEDROCK_KEY_FILE, and these over the data directory of a server on this machine. The token in that directory is sent
+    only through a Unix socket on which no other user can listen. An address with `https://` means TLS. A token is sent
+    in the clear to another machine only if the address begins with `http://`.
 
-    Raises ServerNotRunning, ServerUnreachable (no socket), or Misconfigured: a relative BEDROCK_DATA_DIR, an invalid
-    address, a token that cannot be sent, or only in the clear, a certificate without its key, or a file that cannot be
-    read, or that others may have written.
+    Raises ServerNotRunning, ServerUnreachable (the server has no socket), or Misconfigured: a relative
+    BEDROCK_DATA_DIR, an invalid address, a token that cannot be sent at all or only in the clear, a certificate without
+    its key, or a file that is unreadable or that other users may have written.
     """
     data = _data_directory(environ)
     given = address or environ.get("BEDROCK_ADDRESS")
@@ -87,9 +87,9 @@ def _data_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _local_server(data: Path) -> str:
-    """The Unix socket of a data directory that only this user can change.
+    """The address of the server with this data directory, which must be one that only this user can change.
 
-    Raises ServerNotRunning, ServerUnreachable (no socket) or Misconfigured.
+    Raises ServerNotRunning, ServerUnreachable (the server has no socket) or Misconfigured.
     """
     try:
         local_server.check_private(data)

@@ -98,7 +98,7 @@ def message_type(wrapper: type[Wrapper[Any]]) -> type[Message]:
 
 
 def new_message(kind: type[MessageT], **values: Any) -> MessageT:
-    """Create a protobuf message from a caller's arguments: enum values by short names or numbers, plain dicts.
+    """Create a protobuf message from a caller's arguments, among them enum values as short names, and plain dicts.
 
     Raises TypeError or ValueError, which name the field.
     """
@@ -110,7 +110,10 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
 
 
 def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
-    """Convert a dict into a protobuf Struct. Raises TypeError (not JSON, or too deep), which begins with `name`."""
+    """Convert a dict into a protobuf Struct.
+
+    Raises TypeError, beginning with `name`, if the dict cannot be JSON or is nested too deeply.
+    """
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
     try:
@@ -197,7 +200,7 @@ def length(duration: Duration) -> timedelta:
 def _json_values(proto: Message) -> dict[str, Any]:
     """Protobuf's JSON mapping, with the protobuf field names.
 
-    Times and durations become the nearest that it can represent, and numbers that JSON lacks become strings such as
+    Times and durations out of range become the nearest valid ones, and numbers that JSON lacks become strings such as
     "NaN".
     """
     try:
@@ -233,7 +236,7 @@ def _clamp_time(proto: Any, low: int, high: int) -> None:
 
 
 def _messages(descriptor: FieldDescriptor, value: Any) -> Iterable[Message]:
-    """The messages in the value of a field, which may be single, repeated or a map; none for other types."""
+    """The messages in the value of a single, repeated or map field; none if its values are not messages."""
     if not descriptor.is_repeated:
         return (value,) if isinstance(value, Message) else ()
     values = value.values() if hasattr(value, "values") else value
@@ -262,7 +265,7 @@ def _plain_value(value: StructValue) -> Any:
 
 
 def _values(wrapper: Any, proto: Message) -> dict[str, Any]:
-    """A wrapper's attribute values. Unset fields, the majority, take cached defaults without conversion."""
+    """The values of a wrapper's attributes. Most fields are unset; these take cached defaults, without conversion."""
     converters = _converters(wrapper)
     values = dict(_values_of_unset(wrapper))
     for descriptor, value in proto.ListFields():

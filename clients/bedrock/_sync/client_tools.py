@@ -23,7 +23,7 @@ _log = logging.getLogger("bedrock")
 class ClientTools:
     """Functions of this program that answer the agent's calls to client tools in one conversation.
 
-    The runs of the conversation and `serve_tools` share this object.
+    The runs of the conversation and the method `serve_tools` share one such object.
     """
 
     def __init__(self, transport: Transport, conversation: str, functions: Sequence[ToolFunction] = ()) -> None:
@@ -32,19 +32,21 @@ class ClientTools:
         self._functions = {function.declaration.name: function for function in functions}
         self._declared = True
         self._taken: dict[str, object] = {}
-        """The calls that `answer` has taken, so that none is answered twice: a marker of the invocation, by id."""
+        """The ids of calls that were taken, each with an object for who took it, so that no call is answered twice."""
 
     def add(self, function: ToolFunction) -> None:
         self._functions[function.declaration.name] = function
         self._declared = False
 
     def declare(self, timeout: float | None = None) -> None:
-        """Declare the added tools to the server, unless it has them. The conversation's other client tools stay.
+        """Declare the added tools to the server, unless it has them already.
+
+        The conversation keeps its other client tools.
 
         Raises:
             AgentBusy: The tools cannot be changed during a run.
             InvalidArgument: The server does not accept one of the tools.
-            ToolNotOffered: The mode does not offer one of the tools, which was added without `allow_unoffered`.
+            ToolNotOffered: The mode does not offer a tool that was added without `allow_unoffered`.
         """
         if self._declared:
             return
@@ -73,7 +75,10 @@ class ClientTools:
                 raise
 
     def _waits(self, call: ToolCall, deadline: Deadline) -> bool:
-        """Whether the server still waits for this call's answer: another client was faster, or the event is old."""
+        """Whether the server still waits for an answer to this call.
+
+        It does not if another client was faster, or if the event that reported the call is old.
+        """
         request = v1.GetConversationRequest(name=self._conversation)
         try:
             got = insist(self._transport, self._transport.conversations.GetConversation, request, deadline)
@@ -83,7 +88,7 @@ class ClientTools:
         return running.HasField("deadline") and running.current.tool_use_id == call.tool_use_id
 
     def _result(self, call: ToolCall, function: ToolFunction) -> v1.SubmitToolResultRequest:
-        """The request with the function's result or, if it raises an exception, the error."""
+        """Call the function. Return the request that submits its result or, if it raises an exception, the error."""
         try:
             answer = answer_of(carried_out(function.function, function.arguments(call)))
             return requests.tool_result(self._conversation, call, answer.value, images=answer.images)

@@ -23,11 +23,11 @@ __all__ = ["Run"]
 
 
 class Run(Sending):
-    """The run that one message starts or steers: an iterator of events that ends with the run.
+    """The run that one message starts or steers: an iterator over events that ends with the run.
 
-    It yields all events of the conversation, including those of an earlier run if the message waits for its end as a
-    follow-up. The iterator survives broken connections and restarts of the server. Ending the loop early does not
-    cancel the run.
+    It yields all events of the conversation, including those of an earlier run if the message is a follow-up that waits
+    for the end of that run. The iterator survives broken connections and restarts of the server. Ending the loop early
+    does not cancel the run.
 
     The loop gets an approval request, ``event.approval``, before anything answers it. If the approval is still open
     when the next event is read, `on_approval` decides it; without `on_approval` it is denied. The agent reads the
@@ -37,8 +37,8 @@ class Run(Sending):
     In the same way, the loop gets a question from a running tool, ``event.question``. If the question is still open
     when the next event is read, `on_question` answers it; without `on_question` it is declined.
 
-    In the same way, the loop gets a call to a tool that was added with `Conversation.tool`. The tool's function
-    answers the call when the next event is read.
+    Likewise, the loop gets a call to a tool that was added with `Conversation.tool`. The tool's function answers
+    the call when the next event is read.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ def question(
 ) -> Generator[Run]:
     """Send a message and yield its run, which is cancelled if an exception ends the block or the sending.
 
-    A BedrockError does not cancel it, except at the deadline: the run has ended, or continues on the server. With
-    `new`, the conversation was created for this message, and is deleted if the message is invalid.
+    A BedrockError does not cancel the run, except at the deadline: the run has ended already, or continues on the
+    server. With `new`, the conversation was created for this message, and is deleted if the message is invalid.
     """
     run: Run | None = None
     timeout = deadline.shorten(transport.timeout)
@@ -198,7 +198,7 @@ def send(
     timeout: float | None,
     tools: ClientTools | None = None,
 ) -> Run:
-    """The run of a message, which is sent when it is awaited or iterated; before that, tools are declared."""
+    """The run of a message, which is sent now. Tools are declared before that."""
     return Run(transport, request.name, _sent(transport, request, timeout, tools), policy, tools)
 
 

@@ -1,7 +1,7 @@
 """Sends the message of a run at once.
 
-This module is written by hand instead of generated from `bedrock._async.sending`, because that one sends a message
-only when its run is iterated.
+This module is written by hand instead of generated from `bedrock._async.sending`, because the asyncio client sends a
+message only when its run is awaited or iterated.
 """
 
 from __future__ import annotations

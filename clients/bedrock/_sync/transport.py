@@ -75,7 +75,8 @@ class Transport:
         """Close the connection and end every stream that is still open."""
         self._closed.set()
         for channel in self._connection.channels:
-            # A signal that raised an exception within gRPC may have left a call there, for whose end closing waits.
+            # If a signal raised an exception within gRPC, a call may have been left there, and closing waits for its
+            # end.
             closing = threading.Thread(target=channel.close, name="bedrock-close", daemon=True)
             closing.start()
             closing.join(CLOSE_SECONDS)
@@ -85,7 +86,7 @@ class Transport:
 
         Raises:
             BedrockError: The call has failed, or this client is closed (Unavailable).
-            TypeError, ValueError: `timeout` is not a number of seconds, or negative; nothing was sent.
+            TypeError, ValueError: `timeout` is negative, or not a number of seconds; nothing was sent.
         """
         attempts = Attempts(last=not repeatable(request))
         until = time.monotonic() + (self.timeout if timeout is None else checked_timeout(timeout))
@@ -124,7 +125,9 @@ class Transport:
     def stream(
         self, method: Callable[..., Iterable[Response]], request: Any, timeout: float | None = None
     ) -> Stream[Response]:
-        """Return the responses of a streaming call. It starts at the first read; closing the stream cancels the call.
+        """Return the responses of a streaming call, which starts at the first read.
+
+        Closing the stream cancels the call.
 
         `timeout` limits the whole stream, in seconds; None means no limit. Raises TypeError or ValueError if `timeout`
         is not a number of seconds, or negative.
@@ -155,7 +158,7 @@ class Transport:
             self._before_another(attempts, failure, unsent)
 
     def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
-        """Wait before another attempt of a call, or raise `failure` if there is to be none.
+        """Wait before another attempt at a call, or raise `failure` if the call must not be tried again.
 
         Returns at once if the server has rejected the token and another token is found. If the request was never sent
         (`unsent`), it can be repeated safely: before `failure` is raised, a new connection is tried.
@@ -189,7 +192,7 @@ class Transport:
         return ready
 
     def pause(self, seconds: float) -> None:
-        """Wait before another attempt, at most until the client is closed, and look up the server again.
+        """Wait before another attempt, at most until the client is closed. Then look up the server again.
 
         Raises:
             Unavailable: The client is closed.

@@ -88,7 +88,7 @@ SUMMARIES = {**{name: summary for name, (_, summary) in OURS.items()}, **SERVERS
 
 GROUP = "bedrock.commands"
 
-# A length that no summary of a command has, so that none is truncated.
+# A limit longer than any command's summary, so that no summary is truncated.
 _WHOLE = 1_000
 
 
@@ -107,7 +107,7 @@ class Commands(click.Group):
         return [*OURS, *plugged]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their summaries, importing only those that are missing in `SUMMARIES`."""
+        """List the commands with their summaries, importing only those that are missing from `SUMMARIES`."""
         names = self.list_commands(ctx)
         column = max(map(len, names))
         sections: list[tuple[str, list[tuple[str, str]]]] = []
@@ -122,7 +122,10 @@ class Commands(click.Group):
                 formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if it does not exist. Raises CommandError for a command of a missing server."""
+        """Import a command; None if it does not exist.
+
+        Raises CommandError if it belongs to the server's package, and that package is not installed.
+        """
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name in OURS:
             module = import_module(f"bedrock.cli.commands.{OURS[cmd_name][0]}")
@@ -143,7 +146,10 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the typed command; raise UsageError with similar names. From then on Ctrl-C raises KeyboardInterrupt."""
+        """Find the typed command, or raise UsageError with similar names.
+
+        From then on, Ctrl-C raises KeyboardInterrupt.
+        """
         try:
             found = super().resolve_command(ctx, args)
         except click.UsageError as error:

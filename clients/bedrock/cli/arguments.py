@@ -43,7 +43,8 @@ def option(names: str, about: str, **how: Any) -> Callable[[F], F]:
     return click.option(*names.split(), help=about, **how)
 
 
-# What to say about a file, by the class of the decoder error, whose message says only where the file is wrong.
+# The first words about an unreadable file, by the class of the decoder's error. The error itself says only where the
+# file is wrong, not which format was expected.
 _FORMATS = {"JSONDecodeError": "not JSON: ", "TOMLDecodeError": "not TOML: ", "UnicodeDecodeError": "not UTF-8: "}
 
 
@@ -97,7 +98,10 @@ _GENERATION = _together(
 
 
 def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --effort, --temperature and --max-output-tokens. The command gets them as `generation`; None if none."""
+    """Add --effort, --temperature and --max-output-tokens.
+
+    The command gets them as `generation`, or None if none is given.
+    """
 
     @wraps(command)
     def with_generation(

@@ -45,7 +45,7 @@ _CHAT: dict[type[errors.BedrockError], str] = {
 }
 
 
-# The commands that list what was not found, by its collection.
+# The commands to suggest when something is not found, by its collection: each lists the objects that exist.
 _LISTS = {"conversations": "list", "models": "models", "approvalRules": "rules NAME"}
 _MALFORMED_NAME = "must be conversations/{conversation}; ListConversations names them"
 
@@ -61,7 +61,7 @@ def what_happened(error: errors.BedrockError) -> str:
 
 
 def what_to_do(error: errors.BedrockError, *, in_chat: bool = False, name: str = "NAME") -> str:
-    """A hint: a command to enter, about the conversation `name`, or in a chat a key to press; "" if there is none."""
+    """A hint about what to do next: a command for the conversation `name` or, in a chat, a key; "" for no hint."""
     collection = "conversations" if error.message.endswith(_MALFORMED_NAME) else error.resource.rpartition("/")[0]
     listing = _LISTS.get(collection.rpartition("/")[2], "")
     if listing and not (in_chat and "NAME" in listing):
@@ -92,14 +92,14 @@ UNREACHABLE = 4
 NOT_WHOLE = 5
 # The command or the run was cancelled, by Ctrl-C or by another client.
 CANCELLED = 130
-# The reader of the output has closed the pipe; the same code as of a program killed by SIGPIPE.
+# The reader of the output has closed the pipe. A program killed by SIGPIPE has the same exit code.
 CLOSED_PIPE = 141
 
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock`."
 SPEAK_TLS = "A server is listening there. If it uses TLS, begin the address with https://."
 TRUST = "Set BEDROCK_CA_FILE to the CA certificates to trust, or leave out https:// if the server does not use TLS."
 AROUND_THE_PROXY = "If the server can be reached without the proxy, add its host to `no_proxy`."
-# What to do, by words in the message of an error that has no reason.
+# Hints for errors without a reason, by words in the error message.
 _NOT_REACHED = {" through the proxy ": AROUND_THE_PROXY, "TLS handshake": TRUST, "Socket closed": SPEAK_TLS}
 
 CHECK_ADDRESS = (
@@ -136,7 +136,7 @@ def way_to_a_server(error: errors.Unavailable, source: str = "") -> str:
     return error.hint if error.reason else START_A_SERVER
 
 
-# The exception with which recent versions of click ask for the help of a command group, if no command is named.
+# The exception that recent versions of click raise to show a command group's help, if no command is named.
 _HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
@@ -151,7 +151,7 @@ class CommandError(Exception):
 
     @classmethod
     def of(cls, error: errors.BedrockError, ctx: click.Context | None = None) -> CommandError:
-        """The CommandError for a client error; `ctx` knows the address, and which conversation was named."""
+        """The CommandError for a client error; `ctx` contains the address and the conversation that the user named."""
         source, name = (address_source(ctx), ctx.meta.get(NAME, "NAME")) if ctx else ("", "NAME")
         message, hint = what_happened(error), what_to_do(error, name=name)
         for field, description in error.fields.items():
@@ -184,7 +184,7 @@ def reported_errors(ctx: click.Context | None = None) -> Generator[None]:
         exit_code = CLOSED_PIPE
     except KeyboardInterrupt:
         exit_code = CANCELLED
-    except _HELP:  # click prints it
+    except _HELP:  # click prints the help
         raise
     except (CommandError, click.ClickException, click.Abort, errors.BedrockError, OSError, UnicodeEncodeError) as error:
         ended = _failure(error, ctx)
@@ -203,7 +203,7 @@ def _failure(error: Exception, ctx: click.Context | None) -> CommandError:
             return error
         case click.UsageError(ctx=click.Context(command_path=path)):
             return CommandError(error.format_message(), f"See `{path} --help`.", error.exit_code)
-        case click.BadOptionUsage():  # its argument is missing; click does not say of which command
+        case click.BadOptionUsage():  # an option's value is missing; click does not say for which command
             path = f"bedrock {ctx.invoked_subcommand}" if ctx and ctx.invoked_subcommand else "bedrock"
             return CommandError(error.format_message(), f"See `{path} --help`.", error.exit_code)
         case click.ClickException():

@@ -34,7 +34,7 @@ _GOES_ON = re.compile(rb"\bgoes on\b")
 def server_answers(address: str | None) -> bool:
     """Whether a Bedrock server answers, even if it refuses the token.
 
-    Raises Misconfigured, or ServerUnreachable: a server that cannot be reached still keeps others out of the data
+    Raises Misconfigured; or ServerUnreachable, because an unreachable server keeps other servers out of the data
     directory.
     """
     try:
@@ -57,12 +57,12 @@ def server_answers(address: str | None) -> bool:
 class SpawnedServer:
     """A server as a child process.
 
-    Its standard input tells it when the ``with`` block or this process ends. It keeps running while another client is
-    connected or a run is open, but not with `until_eof`.
+    The server notices from its standard input that the ``with`` block or this process has ended. Unless `until_eof` is
+    set, it then keeps running while another client is connected or a run is open.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None, until_eof: bool = False) -> None:
-        """`arguments` are added to the server's command; `environment` is None for that of this process."""
+        """`arguments` are added to the server's command. If `environment` is None, the server gets this process's."""
         self.address = ""
         self._until = "--until-eof" if until_eof else "--until-unused"
         self._arguments = arguments
@@ -107,7 +107,7 @@ class SpawnedServer:
             self._ended(self._child)
 
     def leave(self) -> bool:
-        """Wait until the server has exited, unless it keeps running; return whether it does. Idempotent.
+        """Wait until the server has exited, unless it keeps running. Return whether it keeps running. Idempotent.
 
         Close this process's clients first: the server would keep running for them.
         """
@@ -118,7 +118,7 @@ class SpawnedServer:
         child.stdin.close()
         goes_on = self._said(child, _GOES_ON, STOP_SECONDS) is not None
         if goes_on:
-            child.returncode = 0  # so that Popen does not miss the end of a process that survives this one
+            child.returncode = 0  # so that Popen does not warn about a process that outlives this one
         self._ended(child)
         return goes_on
 
@@ -156,7 +156,7 @@ class SpawnedServer:
     def _said(
         self, child: subprocess.Popen[bytes], pattern: re.Pattern[bytes], seconds: float
     ) -> re.Match[bytes] | None:
-        """Wait until the server has printed something; return None if it exits or the time runs out first."""
+        """Wait until the server has printed a match for `pattern`; return None if it exits or time runs out first."""
         assert child.stdout is not None  # noqa: S101 -- Popen was called with stdout=PIPE
         said, deadline = b"", time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
@@ -184,9 +184,9 @@ def spawn_if_missing(
     *,
     insist: bool = False,
 ) -> SpawnedServer | None:
-    """Start a server if no address is given and this user's server is not running; None if none was started.
+    """Start a server if no address is given and this user has no server running. Return None if none was started.
 
-    With `insist`, one is also started if nothing answers at a given address. `starting` is called before `enter`, which
+    With `insist`, also start a server if nothing answers at a given address. `starting` is called before `enter`, which
     enters the server's context. Raises CommandError, or what `server_answers` raises.
     """
     if ((address or os.environ.get("BEDROCK_ADDRESS")) and not insist) or _runs(address):

@@ -61,8 +61,8 @@ async def until_closed(stream: TextIO) -> None:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of a command that prints while it waits.
 
-    Ctrl-C, SIGTERM and SIGHUP, unless ignored as under `nohup`, cancel it and raise KeyboardInterrupt. Raises
-    BrokenPipeError once standard output has no reader.
+    Ctrl-C, SIGTERM and SIGHUP cancel the coroutine and raise KeyboardInterrupt, unless they are ignored, as under
+    `nohup`. Raises BrokenPipeError once standard output has no reader.
     """
     import asyncio  # noqa: PLC0415
 
@@ -150,7 +150,7 @@ def asking(stream: TextIO) -> Generator[None]:
 
 @contextmanager
 def _editing(stream: TextIO, on: bool, when: int) -> Generator[None]:
-    """Let the terminal edit and echo lines, or neither, until the end of the context."""
+    """Let the terminal edit and echo lines, or turn both off, until the end of the ``with`` block."""
     descriptor = stream.fileno()
     before, changed = termios.tcgetattr(descriptor), termios.tcgetattr(descriptor)
     for index, flags in ((0, termios.ICRNL), (3, termios.ECHO | termios.ICANON)):

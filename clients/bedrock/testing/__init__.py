@@ -33,7 +33,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Names are imported when first used: pytest loads the plugin in projects that do not use it, too."""
+    """Import a name when it is first used: pytest loads the plugin in projects that do not use it, too."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -27,7 +27,10 @@ def delta(text: str) -> dict[str, Any]:
 
 
 def tool_calls(wanted: Iterable[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Events of (name, input) pairs; content blocks begin at 1, because the text has index 0."""
+    """The events for tool calls, given as (name, input) pairs.
+
+    Content blocks begin at 1, because the text has index 0.
+    """
     events: list[dict[str, Any]] = []
     for index, (name, arguments) in enumerate(wanted, start=1):
         block = {"type": "tool_use", "id": f"toolu_{next(_numbers)}", "name": name, "input": {}}
@@ -50,5 +53,5 @@ def ending(reason: str) -> list[dict[str, Any]]:
 
 
 def named(*events: dict[str, Any]) -> list[bytes]:
-    """Each event as server-sent bytes."""
+    """The bytes of each event as a server-sent event."""
     return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]

@@ -98,7 +98,7 @@ class Exchange:
         self.closed.set()
 
     def wait_for_go(self) -> None:
-        """Set `reached`, then block until the test sets `go`; AssertionError after PATIENCE."""
+        """Set `reached`, then block until the test sets `go`. Raises AssertionError after PATIENCE seconds."""
         self.reached.set()
         if not self.go.wait(PATIENCE):
             raise AssertionError("the test never released this script")

@@ -52,11 +52,11 @@ class Bedrock:
         after_revision: int | None = None,
         timeout: float = PATIENCE,
     ) -> Event:
-        """Wait for an event of a given kind, or for which a given function returns true, and return it.
+        """Wait for the first event that is wanted, and return it.
 
         Args:
             conversation: A conversation object of either client, or a conversation's name.
-            wanted: The kind, or a function that gets an event and returns whether it is the wanted one.
+            wanted: A kind of event, or a function that gets an event and returns whether it is the wanted one.
             after_revision: Look at the stored events after this revision first; 0 for all of them. If None, the first
                 event is a snapshot of the current state, and earlier events are not looked at.
             timeout: Maximum seconds to wait.

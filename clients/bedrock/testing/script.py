@@ -54,7 +54,7 @@ class Script:
     def fails(self, status: int = 500, message: str = "not now", *, times: int = 1, retry_after: float = 0) -> None:
         """Answer the next `times` requests with an HTTP error.
 
-        The server makes three attempts in all, `retry_after` seconds apart, unless the status says that a further one
+        The server makes three attempts in all, `retry_after` seconds apart, unless the status says that another attempt
         would fail.
         """
         self.then(*[refuses(status, message=message, retry_after=retry_after)] * times)
@@ -69,7 +69,7 @@ class Script:
             self._plays.extend(plays)
 
     def otherwise(self, play: Play) -> None:
-        """Set the function that answers all requests after the end of the script; without it, they fail the test."""
+        """Set the function that answers all requests after the end of the script. By default, these fail the test."""
         self._otherwise = play
 
     @contextmanager
@@ -85,7 +85,10 @@ class Script:
             self._gate = None
 
     def next(self, timeout: float = PATIENCE) -> Exchange:
-        """Wait for the next request, and return it; each is returned once. Raises AssertionError after `timeout`."""
+        """Wait for the next request and return it. Each request is returned once.
+
+        Raises AssertionError after `timeout`.
+        """
         try:
             return self._new.get(timeout=timeout)
         except queue.Empty:
@@ -129,14 +132,14 @@ class Script:
 
 
 class ScriptedModel(Script):
-    """A server's model: a script for all conversations, and further ones for those that begin with a given text."""
+    """A server's model: one script for all conversations, and others for conversations that begin with a given text."""
 
     def __init__(self, *, otherwise: Play | None = None) -> None:
         super().__init__(otherwise=otherwise)
         self._scripts: list[Script] = []
 
     def when(self, text: str) -> Script:
-        """A new script for conversations whose first message, or sub-agent's task, contains `text`."""
+        """A new script for conversations whose first message (for sub-agents, the task) contains `text`."""
         return self.add(Script(text))
 
     def add(self, script: Script) -> Script:
@@ -145,11 +148,11 @@ class ScriptedModel(Script):
         return script
 
     def subject(self, exchange: Exchange) -> str:
-        """The text of a conversation's first message, by which `script_for` chooses."""
+        """The text of a conversation's first message, by which `script_for` chooses a script."""
         return "\n".join(exchange.said(exchange.messages[0]))
 
     def script_for(self, exchange: Exchange) -> Script:
-        """The script whose text occurs earliest in a request's first message; this object if none occurs."""
+        """The script whose text occurs earliest in a request's first message; this object if there is none."""
         said = self.subject(exchange)
         found = [
             (place, -len(script.text), script) for script in self._scripts if (place := said.find(script.text)) >= 0

@@ -15,7 +15,7 @@ PATIENCE = 45.0
 
 
 def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """Call a blocking function on a thread. Raises what it raises, or AssertionError after `seconds`."""
+    """Call a blocking function on a thread. Raises what the function raises, or AssertionError after `seconds`."""
     answer: Future[T] = Future()
 
     def run() -> None:

@@ -12,7 +12,7 @@ message, here as well (``v1.MODE_RESTRICTED``). What each name means is written 
 that the names come from are generated; import from here and not from them.
 """
 
-# ruff: noqa: F403, I001 -- every name of the contract is public; the sorter would make one statement of every name
+# ruff: noqa: F403, I001 -- all names in the contract are public; the import sorter would split each statement
 
 from typing import TYPE_CHECKING
 
@@ -30,8 +30,8 @@ from bedrock.v1.conversation_service_pb2_grpc import (
 )  # fmt: skip
 from bedrock.v1.event_pb2 import *
 
-del DESCRIPTOR  # noqa: F821 -- that of the last module, which is not the package's
+del DESCRIPTOR  # noqa: F821 -- the descriptor of the last module, not of the package
 
-if TYPE_CHECKING:  # how the stubs of an asyncio channel are typed; they do not exist at run time
+if TYPE_CHECKING:  # the types of stubs on an asyncio channel, which do not exist at run time
     from bedrock.v1.catalog_service_pb2_grpc import CatalogServiceAsyncStub as CatalogServiceAsyncStub
     from bedrock.v1.conversation_service_pb2_grpc import ConversationServiceAsyncStub as ConversationServiceAsyncStub

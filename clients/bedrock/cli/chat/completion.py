@@ -34,7 +34,10 @@ class ChatHistory(FileHistory):
     """The input history, in a private file. Entries that look like secrets or begin with a space stay in memory."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file if it is missing. If others may have written it or can enter its directory, none is kept."""
+        """Create the file if it is missing.
+
+        If other users may have written it or can enter its directory, keep no history.
+        """
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:

@@ -84,7 +84,10 @@ class PromptRenderer(Renderer):
         super().erase(leave_alternate_screen)
 
     def _print(self, lines: list[SafeText], size: Size) -> None:
-        """Erase the prompt and print lines there. Compute how many rows remain below: asking the terminal is slow."""
+        """Erase the prompt and print lines in its place.
+
+        Compute the rows left below, because asking the terminal is slow.
+        """
         drawn = self._last_screen.height if self._last_screen is not None else 0
         room = max(self._min_available_height, drawn) if self._min_available_height else 0
         self.erase()
@@ -132,7 +135,7 @@ class ChatPrompt:
         self._shown: Asked | None = None
         """The question that was drawn last; typed input answers it."""
         self._folded: dict[str, str] = {}
-        """The pasted texts that are shown as one line, by that line."""
+        """Long pasted texts, by the single line that stands for each of them on the screen."""
         self._begun_before = False
         """Whether the user began typing the current text before the question in `_shown` was drawn."""
         self._prompt: PromptSession[str] = PromptSession(
@@ -140,7 +143,7 @@ class ChatPrompt:
             bottom_toolbar=session.status,
             history=history,
             multiline=True,
-            enable_suspend=True,  # by Ctrl-Z; `redraw` follows
+            enable_suspend=True,  # by Ctrl-Z; `redraw` is called afterwards
             completer=ChatCompleter(session),
             complete_while_typing=Condition(lambda: self.typed.text.startswith("/")),
             prompt_continuation="  ",
@@ -195,14 +198,14 @@ class ChatPrompt:
         return line
 
     def deletable(self, before: str) -> int:
-        """How many characters Backspace deletes before the cursor: the whole line that stands for a pasted text."""
+        """How many characters Backspace deletes: one, or the whole line that stands for a pasted text."""
         return next((len(line) for line in self._folded if before.endswith(line)), 1)
 
     def enter(self, text: str) -> None:
-        """Submit what was typed, with pasted text in full, and clear the line; no keystroke is lost.
+        """Submit the typed text, with pasted texts in full, and clear the line. No keystroke is lost.
 
-        Text begun before the question was drawn does not answer it. If it could be an answer, it only goes into the
-        history, because a held-down Enter must not answer.
+        Text that the user began before the question was drawn does not answer it. If such text could be an answer, it
+        only goes into the history, because a held-down Enter would otherwise answer the question.
         """
         if self._folded:
             text = re.sub("|".join(map(re.escape, self._folded)), lambda line: self._folded[line[0]], text)
@@ -220,7 +223,7 @@ class ChatPrompt:
         self.session.enter(text, asked)
 
     def interrupt(self) -> None:
-        """Handle Ctrl-C: clear typed text while the agent is idle; else cancel the run, and next time end the chat."""
+        """Handle Ctrl-C: clear typed text if the agent is idle, else cancel the run. A second Ctrl-C ends the chat."""
         if self.typed.text and not self.session.view.busy:
             self.typed.reset()
         elif not self.session.interrupt() and self.session.view.busy:
@@ -342,7 +345,7 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
         elif session.view.busy:
             event.app.create_background_task(session.cancel())
 
-    keys.add("c-c", filter=~is_searching)(lambda _event: prompt.interrupt())  # in a search, it ends the search
+    keys.add("c-c", filter=~is_searching)(lambda _event: prompt.interrupt())  # in a search, Ctrl-C ends the search
 
     @keys.add("c-d")
     def _leave(event: KeyPressEvent) -> None:

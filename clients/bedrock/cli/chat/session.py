@@ -43,9 +43,10 @@ class ChatSession:
         width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
-        """`run_command` runs a slash command; `width` returns the columns of a line (None: no limit).
+        """Set up the session.
 
-        `refresh` is called when the prompt or the status line may have changed. No call is made before `follow`.
+        `run_command` runs a slash command; `width` returns the columns of a line (None: no limit). `refresh` is called
+        when the prompt or the status line may have changed. No call is made before `follow`.
         """
         self.write = write
         """Prints a line. The prompt replaces this function."""
@@ -53,7 +54,7 @@ class ChatSession:
         self.say = folding(self._print, width)
         self.refresh = refresh
         self.outage = Outage(lambda: self.conversation, self._tell_outage)
-        """Tracks whether the connection is lost. The client connects again by itself."""
+        """Tracks whether the connection is lost. The client reconnects by itself."""
         self._width = width
         self._moved = asyncio.Event()
         self._server_ended = False
@@ -83,7 +84,7 @@ class ChatSession:
 
     @property
     def question(self) -> Asked | None:
-        """The question that the user is asked now, by the agent or a tool; None if there is none."""
+        """The question from the agent or a tool that the user is asked now; None if there is no open question."""
         return self.view.approvals[0] if self.view.approvals else self._form()
 
     @property
@@ -92,7 +93,7 @@ class ChatSession:
         return len(self.view.approvals) + len(self.view.state.questions)
 
     def _form(self) -> QuestionForm | None:
-        """The form of the tools' first open question, with the answers so far; None if no question waits."""
+        """The form of the tools' first open question, with the answers so far; None if no question is open."""
         asked = next(iter(self.view.state.questions), None)
         if asked is None:
             self._filling = None
@@ -158,11 +159,11 @@ class ChatSession:
 
     @property
     def _goes_on(self) -> bool:
-        """Whether the chat continues in the successor once the summary is written."""
+        """Whether the chat continues in the successor conversation once the summary is written."""
         return self._compacting or self.view.info.auto_continue
 
     def _observe(self, event: Event) -> None:
-        """Continue in the successor when the context is used up, if the chat is to go on."""
+        """Continue in the successor conversation when the context is used up, if the chat goes on there."""
         if event.kind != "state_changed":
             return
         if self.view.state.kind == "context_exhausted":
@@ -195,7 +196,7 @@ class ChatSession:
             self.model_names = []
 
     def enter(self, text: str, asked: Asked | None = None) -> None:
-        """Handle an entered line; `asked` is the question that the user saw; another may be open by now."""
+        """Handle an entered line. `asked` is the question that the user saw; by now, another one may be open."""
         if not _is_utf8(text):
             self._tell_unsent(text)
             self.say(self.paint.dim("  It is not valid UTF-8: set your terminal to UTF-8."))
@@ -204,7 +205,7 @@ class ChatSession:
             self._entered.put_nowait((text, asked))
 
     async def compact(self) -> None:
-        """Request a summary, and continue in the successor when it is complete."""
+        """Request a summary, and continue in the successor conversation when the summary is complete."""
         self._compacting = self.transcript.goes_on = True
         if await self.attempt(self.conversation.trigger_continuation()) is None:
             self._compacting = self.transcript.goes_on = False
@@ -286,7 +287,7 @@ class ChatSession:
             self.say(self.paint.dim(f"  {hint}"))
 
     def _changed(self) -> None:
-        """Handle an event. After the start of a run, exiting takes two presses of Ctrl-C again."""
+        """Handle an event. At the start of a run, forget an earlier Ctrl-C: exiting takes two presses."""
         if self.view.busy and not self._was_busy:
             self._armed = False
         self._was_busy = self.view.busy

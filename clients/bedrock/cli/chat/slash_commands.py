@@ -54,7 +54,7 @@ class Command:
 
 
 async def run_command(chat: ChatSession, text: str) -> None:
-    """Run the command at the beginning of a text; if it does not exist, suggest a similar name."""
+    """Run the command at the beginning of a text. If the command does not exist, suggest a similar name."""
     name, argument = (*text.lstrip().removeprefix("/").split(maxsplit=1), "", "")[:2]
     argument = argument.strip()
     command = next((each for each in COMMANDS if each.name == ALIASES.get(name, name)), None)
@@ -134,7 +134,10 @@ async def _rule_lines(chat: ChatSession) -> list[str]:
 
 
 async def _mode(chat: ChatSession, argument: str) -> None:
-    """Set the mode; if "stop" follows, also stop what runs with wider rights. Without a valid mode, list all modes."""
+    """Set the mode; with "stop" after it, also stop whatever runs with wider rights.
+
+    Without a valid mode, list all modes.
+    """
     mode, _, stop = argument.partition(" ")
     if mode not in MODES or stop not in ("", "stop"):
         chat.say(chat.paint.careful(f"· the mode is {chat.view.info.mode}; choose {_listed(list(MODES))}"))
@@ -189,7 +192,7 @@ def _listed(names: Sequence[str]) -> str:
 async def _image(chat: ChatSession, path: str) -> None:
     try:
         picture = await asyncio.to_thread(lambda: image(Path(path).expanduser()))
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~ of an unknown user
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: "~" with an unknown user
         why = getattr(error, "strerror", None) or error
         chat.say(chat.paint.bad(f"✗ {one_line(path, 60)}: {why}"))
         return

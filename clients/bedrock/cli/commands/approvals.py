@@ -95,7 +95,10 @@ def _chosen(
     everything: bool = False,
     unknown: int = exits.FAILED,
 ) -> list[Asked]:
-    """The named open request or, without a name, the only one, or `everything`. Raises CommandError."""
+    """The open request named `wanted`. Without a name: the only request, or all with `everything`.
+
+    Raises CommandError.
+    """
     if not found:
         raise exits.CommandError(f"{now.slug} has no open {what}")
     if wanted is not None and wanted not in found:
@@ -123,7 +126,7 @@ async def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | 
     return form.content
 
 
-#: Maximum columns of the input of a tool call that needs approval, or of a question's text.
+#: Maximum columns for the input of a tool call that needs approval, or for a question's text.
 _ABOUT_COLUMNS = 300
 
 
@@ -184,7 +187,7 @@ def _print_open(
     *,
     none: str,
 ) -> None:
-    """Print the first `limit` items of pages, and the names of unreadable conversations on the pages read for them."""
+    """Print the first `limit` items, and the names of unreadable conversations on the pages that were read for that."""
     found: list[Asked] = []
     unreadable: dict[str, None] = {}
     for asked, damaged in pages:

@@ -53,7 +53,7 @@ class Outcome:
     text: str = ""
     error: str = ""
     needs_approval: str = ""
-    """The id of the tool call that waits for approval; empty if none does."""
+    """The id of the tool call that waits for approval; empty if no call does."""
     value: Any = None
     """The JSON value of a run with an output schema; None for other runs."""
 
@@ -160,7 +160,7 @@ def _prompt(arguments: tuple[str, ...], *, quiet: bool = False) -> str:
 
 
 def _input(*, beside_words: bool, quiet: bool) -> str:
-    """The text of standard input; "" if it is silent for SILENCE_SECONDS and the prompt has words."""
+    """The text of standard input; "" if it is silent for SILENCE_SECONDS and the arguments contain a prompt."""
     leave_out = "; </dev/null skips it" if beside_words else ""
     try:
         if not quiet and _is_silent(NOTICE_SECONDS):
@@ -177,7 +177,7 @@ def _input(*, beside_words: bool, quiet: bool) -> str:
 
 
 def _is_silent(seconds: float) -> bool:
-    """Whether standard input provides no data and does not end for a few seconds."""
+    """Whether standard input neither provides data nor ends within this many seconds."""
     with suppress(OSError, ValueError):
         return not select.select([sys.stdin], [], [], seconds)[0]
     return False

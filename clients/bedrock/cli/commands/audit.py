@@ -23,7 +23,7 @@ from bedrock.types import AuditOutcome
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 # Seconds between two reads of the audit trail with --follow.
 FOLLOW_SECONDS = 1.0
-# With --follow, each read goes back this far, because an entry may be stored later than its time says.
+# With --follow, each read goes back this far, because an entry may be stored later than the time that it states.
 LATE = timedelta(seconds=30)
 
 
@@ -101,7 +101,7 @@ def log(conversation: Conversation, after: int, reverse: bool) -> None:
     for step in conversation.transitions(after_step=after, newest_first=reverse):
         values = step.to_dict()
         for name in [name for name in values if name.endswith("_json")]:
-            with suppress(ValueError, RecursionError):  # in which case it stays a string
+            with suppress(ValueError, RecursionError):  # in that case, the value stays a string
                 values[name.removesuffix("_json")] = json.loads(values[name])
                 del values[name]
         print_json_line(json.dumps(values, ensure_ascii=False))

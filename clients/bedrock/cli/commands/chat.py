@@ -1,4 +1,4 @@
-"""`bedrock chat`: chats at a terminal or, without one, plays a sample conversation. `bedrock console`."""
+"""`bedrock chat`, which plays a sample conversation if there is no terminal, and `bedrock console`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from bedrock.errors import Unauthenticated, Unavailable
 from bedrock.local_server import GATEWAY_FILE, NotPrivateError, data_directory, read_believed, server_process
 from bedrock.states import Approval
 
-# Maximum seconds for a running gateway to make a link.
+# Maximum seconds to wait until a running gateway has made a link.
 ASK_SECONDS = 5.0
 _READY = re.compile(r"\bready on (\S+)")
 
@@ -157,7 +157,7 @@ def is_scripted(client: Client, conversation: ConversationInfo) -> bool:
 
 
 def _decide(conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Write) -> None:
-    """Answer an approval for a user: yes to calls in restricted mode and of the demo model, no to all others."""
+    """Answer an approval in place of a user: yes in restricted mode and for the demo model's calls, otherwise no."""
     is_safe = conversation.get().mode == "restricted" or scripted
     if is_safe and approval.tool != "request_mode_upgrade":
         write(paint.careful("  answered automatically, because there is no terminal: yes"))
@@ -169,7 +169,7 @@ def _decide(conversation: Conversation, approval: Approval, scripted: bool, pain
 
 # The name of the file with the input history, in the data directory.
 HISTORY = "chat_history"
-# The notice about a server that a chat has started and that keeps running.
+# The notice about a server that a chat has started and leaves running.
 ENDS = "The server and its background jobs stop when no client is connected and no run is in progress."
 
 

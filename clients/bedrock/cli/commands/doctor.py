@@ -26,7 +26,7 @@ from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unav
 from bedrock.local_server import TOKEN_FILE, NotPrivateError, data_directory, open_believed
 
 # The entry point group of the server package's check functions. Each function takes the path of the settings file, or
-# None, and returns tuples of arguments for `Finding`.
+# None, and returns tuples with the arguments of a `Finding`.
 GROUP = "bedrock.doctor"
 
 NO_MODELS = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
@@ -39,7 +39,7 @@ class Finding:
     subject: str
     text: str
     advice: str = ""
-    """What to do about the problem; empty if there is none."""
+    """What to do about the problem; empty if nothing is wrong."""
 
 
 @click.command()
@@ -158,7 +158,7 @@ def _modes(sandbox: Sandbox) -> Iterator[Finding]:
 
 
 def _tool_limits(sandbox: Sandbox) -> Finding:
-    """Report what limits a tool's processes and memory: the kernel or the server, which notices an excess later."""
+    """Report what limits a tool's processes and memory: the kernel, or the server, which notices violations later."""
     keepers = {True: "limited by the kernel", False: "limited by the server, which kills a tool that exceeds the limit"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
     by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}

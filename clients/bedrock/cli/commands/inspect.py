@@ -392,9 +392,9 @@ def wait(conversation: Conversation, *, run: str, timeout: float | None, output:
 
 
 def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[RequestCycle, str]:
-    """Wait for a run's end, and print what it waits for.
+    """Wait for a run's end; while the run waits for something, print for what.
 
-    Returns its request cycle, and what it waits for at the deadline, or "".
+    Returns the run's request cycle, and what the run waits for at the deadline ("" if it has ended).
     """
     told = ""
     while True:

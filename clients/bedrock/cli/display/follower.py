@@ -1,4 +1,4 @@
-"""Draws one conversation from its events, for every command that shows one, and reports a lost connection."""
+"""Draws a conversation from its events, for all commands that show one, and reports a lost connection."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ConversationView:
         """The status line: state, queue, jobs, context, mode, model.
 
         `now` is as for `observe`; `wall` is the time of day, for counting down to the next attempt. The last parts are
-        omitted if they exceed `width`. `keys` is shown during a run.
+        omitted if the line would exceed `width`. `keys` is shown during a run.
         """
         parts = [self.activity(now, wall)]
         if self.queue:
@@ -140,7 +140,7 @@ def _cause(error: BedrockError) -> str:
 
 
 class Outage:
-    """Detects that a stream broke, and that the connection is back, even without an event. Use on one event loop."""
+    """Reports that a stream broke and, even without an event, that the connection is back. Use on one event loop."""
 
     def __init__(self, conversation: Callable[[], AsyncConversation], say: Callable[[str], None]) -> None:
         """`say` prints a line for the user after each change."""
@@ -191,9 +191,9 @@ class Drawing:
     def __init__(
         self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None, hint: str = ""
     ) -> None:
-        """`live` shows text as it streams in, and sub-agents as a tree; `width` returns the columns (None: no limit).
+        """With `live`, show text as it streams in, and sub-agents as a tree.
 
-        `hint` tells how to see the omitted part of a long output.
+        `width` returns the columns (None: no limit). `hint` tells how to see the omitted part of a long output.
         """
         self.view = ConversationView()
         self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
@@ -213,7 +213,7 @@ class Drawing:
                 self.transcript.ask_person(question)
 
     def show_progress(self, event: Event) -> None:
-        """Print an event of a run, unless the command prints it itself: prompt, answer, error, open requests."""
+        """Print an event of a run, except for what the command prints itself: prompt, answer, error, open requests."""
         self.view.observe(event, time.monotonic())
         message = event.message if event.kind == "message_added" else None
         if message is None:

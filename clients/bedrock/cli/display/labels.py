@@ -18,7 +18,7 @@ from bedrock.states import ConversationState
 NOT_RUN = "discarded before it began"
 
 
-# The label of a run that waits for a person to approve a tool call.
+# The label of a run that waits for a user to approve a tool call.
 APPROVAL = "waiting for approval"
 
 # The message about a cancel that the server could not store yet.
@@ -71,7 +71,7 @@ def mode_notice(kind: str) -> str:
 
 
 def cancel_lines(receipt: CancelConversationResult, kill: str, *, jobs: bool) -> list[str]:
-    """What a cancel could not do. `kill` is the command that ends background jobs; `jobs`: this was that command."""
+    """What a cancel could not do. `kill` is the command that ends background jobs; `jobs` is True if that was used."""
     left = ", ".join(receipt.surviving_jobs)
     nothing = "there is nothing to cancel" + (", and no background job is running" if jobs else "")
     return [
@@ -84,7 +84,7 @@ def cancel_lines(receipt: CancelConversationResult, kill: str, *, jobs: bool) ->
 def mode_lines(changed: SetModeResult, stop: str, title: Callable[[str], str] = "tool call {}".format) -> list[str]:
     """What a mode change means for tools, calls, jobs and MCP servers.
 
-    The command `stop` stops what still has wider rights; `title` describes a tool call by its id.
+    `stop` is the command that stops whatever still has wider rights; `title` describes a tool call by its id.
     """
     unoffered = ", ".join(tool.name for tool in changed.conversation.unoffered_tools)
     ended = _named(title, changed.stopped_tool_use_ids, changed.ended_jobs, changed.stopped_mcp_servers)

@@ -16,8 +16,8 @@ from bedrock.cli.text.style import cells
 # Seconds between updates of lines that change with the time.
 TICK = 0.5
 # The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
-# the terminal's rows. If these lines were scrolled off the screen, they could no longer be erased; so there are few
-# enough to fit even when the terminal becomes half as wide and each of them takes two rows.
+# the terminal's rows. Lines that have scrolled off the screen can no longer be erased. There are therefore few enough
+# to fit even if the terminal becomes half as wide and each of them takes two rows.
 TAIL_LINES, TAIL_SHARE = 8, 4
 
 # Environment variables set by terminals that rewrap lines when they become narrower.
@@ -40,7 +40,7 @@ def rows_taken(cells: Iterable[int], columns: int) -> int:
 
 
 def tail_room(rows: int) -> int:
-    """How many lines a terminal with `rows` rows uses to show what is streaming in."""
+    """How many lines of a terminal with `rows` rows show the text or tool output that is streaming in."""
     return min(rows // TAIL_SHARE, TAIL_LINES)
 
 
@@ -85,6 +85,6 @@ class LiveBlock:
         self._columns = shutil.get_terminal_size().columns
 
     def _rows(self) -> int:
-        """How many rows the block takes now: a terminal that became narrower may have broken lines."""
+        """How many rows the block takes now: a terminal that became narrower may have wrapped its lines."""
         columns = shutil.get_terminal_size().columns if self._reflow else self._columns
         return rows_taken((cells(without_colours(line)) for line in self._lines), columns)

@@ -13,13 +13,13 @@ from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.cli.text.style import Paint, changed_line, one_line
 from bedrock.states import Approval, ApprovalRule, Question
 
-# Names of the tool arguments that describe a call best, best first. The first of them that a call has is shown, without
-# its name.
+# Names of the tool arguments that describe a call best, in order of preference. Of these, the first that a call has is
+# shown, without its name.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
 def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -> str:
-    """Describe a tool call by its input or, without any, by `raw`; `clean` makes texts safe to print."""
+    """Describe a tool call by its input or, if it has none, by `raw`; `clean` makes texts safe to print."""
     if not given:
         return clean(raw)
     if isinstance(tasks := given.get("tasks"), list):
@@ -85,7 +85,7 @@ class QuestionForm:
 
     @property
     def complete(self) -> bool:
-        """Whether all fields were filled in or left out. A question without fields is complete after one Enter."""
+        """Whether all fields were filled in or skipped. A question without fields is complete after one Enter."""
         return self._place >= max(1, len(self._fields))
 
     @property
@@ -94,7 +94,7 @@ class QuestionForm:
         return list(self._fields)[self._place] if self._place < len(self._fields) else ""
 
     def begin_again(self) -> None:
-        """Forget all answers, and begin with the first field again."""
+        """Forget all answers, and go back to the first field."""
         self.content.clear()
         self._place = 0
 
@@ -316,7 +316,7 @@ def _rule_that_asks(rule: ApprovalRule) -> SafeText:
 
 
 def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRule | None:
-    """The rule that was created when the user chose the suggestion `wanted`; None if it has been deleted since."""
+    """The rule that was created when the user chose the suggestion `wanted`; None if that rule has been deleted."""
     alike = (rule for rule in rules if (rule.kind, rule.subject) == (wanted.kind, wanted.subject))
     return max((rule for rule in alike if rule.origin == "conversation"), key=_age, default=None)
 
@@ -389,7 +389,7 @@ def replies(asked: Asked, paint: Paint, mode: str) -> list[SafeText]:
 
 
 def no_reply(asked: Asked | None) -> str:
-    """What to say about a text that does not answer a question."""
+    """The message about a typed text that does not answer a question."""
     letters = ["y", "n", *rules_by_key(asked), *(["w"] if offers_workspace(asked) else [])]
     return f"answer {', '.join(letters[:-1])} or {letters[-1]}; Esc or Ctrl-C cancels, ↑ and Tab queue it as a message"
 

@@ -92,7 +92,10 @@ class ToolOutput:
             self._write(self._paint.dim(f"  │ … {labels.counted(len(lines) - OUTPUT_LINES, 'more line')}"))
 
     def all(self, number: int, running: ToolCall | None) -> list[SafeText]:
-        """A call and its whole output: 1 is the latest, possibly still running. [] if there is no call or no output."""
+        """A call and its whole output. Number 1 is the latest call, possibly still running.
+
+        [] if there is no such output.
+        """
         outputs = [*self._outputs, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
         if not 1 <= number <= len(outputs):
             return []
@@ -108,7 +111,7 @@ class ToolOutput:
             self._write(line)
 
     def _with_streamed(self, text: SafeText) -> SafeText:
-        """The output of an ended call, after its streamed output if `text` lacks that, as for a cancelled call."""
+        """The output of an ended call: `text`, after the streamed output if that is missing there (cancelled call)."""
         streamed = _lines(self._paint.clean(self._flow.text))
         complete = not streamed or streamed[-1] in _lines(text)
         return text if complete else self._paint.text(*(f"{line}\n" for line in streamed), text)
@@ -130,7 +133,7 @@ def _lines(text: SafeText) -> list[SafeText]:
     return SafeText(text.rstrip("\n")).lines() if text else []
 
 
-# The minimum width, in columns, of a sub-agent's task, even if the terminal is too narrow for it.
+# The minimum width in columns for a sub-agent's task, even if the terminal is too narrow for that.
 LEAST_TASK = 12
 
 
@@ -220,7 +223,7 @@ def _painter(outcome: str, paint: Paint) -> Callable[[str], SafeText]:
 # The prefix of a user's message.
 USER_MARK = "> "
 
-# Of a user's message with more than LONG_LINES lines, the first FIRST_LINES are shown in a chat.
+# If a user's message has more than LONG_LINES lines, a chat shows the first FIRST_LINES of them.
 LONG_LINES, FIRST_LINES = 20, 5
 
 SUMMED_UP = "summary of the conversation"
@@ -232,7 +235,7 @@ _SUMMARIES = ("summary", "summary_fallback")
 
 
 class Transcript:
-    """Prints the events of a conversation: text while it is being written if `live`, else when it is complete.
+    """Prints the events of a conversation: with `live`, text while it is being written, otherwise when it is complete.
 
     The agent's text is Markdown if there are colours and a `width`.
     """
@@ -240,7 +243,7 @@ class Transcript:
     def __init__(
         self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None, hint: str = ""
     ) -> None:
-        """Prepare to print. `hint` says how to show the omitted part of a long output; "" for none."""
+        """Prepare to print. `hint` says how to show the omitted part of a long output; "" for no hint."""
         self._paint = paint
         self._print = write
         self._write = folding(write, width)
@@ -252,7 +255,7 @@ class Transcript:
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
         self._denied: set[str] = set()
-        """The ids of denied tool calls. That they were denied is printed already, so their results are not printed."""
+        """The ids of denied tool calls. The denials are already printed, so the results of these calls are not."""
         self._summing = False
         """Whether the model is writing the summary of a full conversation, below a heading that is already printed."""
         self._warned_of_window = False
@@ -271,7 +274,7 @@ class Transcript:
         return call_title(known.tool, known.input) if known else self._paint.clean(f"tool call {call}")
 
     def output(self, number: int) -> list[SafeText]:
-        """The whole output of a tool as lines: `number` 1 is the latest. Empty if there is none."""
+        """The whole output of a tool call as lines. `number` 1 is the latest call. Empty if there is no such output."""
         running = next(iter(self._calls.values()), None)
         return self._output.all(number, running)
 
@@ -281,7 +284,7 @@ class Transcript:
             self._write(line)
 
     def history(self, messages: Sequence[Message], fates: Sequence[Fate]) -> None:
-        """Print stored messages: after each run, its outcome and that of its messages, and at the end what waits."""
+        """Print stored messages; after each run, its outcome and those of its messages; at the end, queued messages."""
         last = {message.request_cycle: message for message in messages}
         runs = {fate.name: fate for fate in fates if isinstance(fate, RequestCycle)}
         undelivered = deque(fate for fate in fates if isinstance(fate, QueuedMessage))
@@ -438,7 +441,7 @@ class Transcript:
         self._write(paint(f"  {decision} {about}".rstrip() + note + waits))
 
     def _warn_of_assumed_window(self, updated: ConversationInfo) -> None:
-        """Print once, after the first answer, that the window is assumed: until then, the provider was not asked."""
+        """Print once that the window is assumed, after the first answer: before that, the provider was not asked."""
         assumed = updated.context_usage.used_tokens and labels.assumed_window(updated.context_usage, updated.model)
         if assumed and not self._warned_of_window:
             self._warned_of_window = True
@@ -461,7 +464,7 @@ def _notice(event: Event, paint: Paint) -> SafeText | None:
             colour = paint.good if question.status == "answered" else paint.careful
             return colour(f"  {_QUESTION_ENDS.get(question.status, question.status)}")
         case Event(queue_changed=QueuedMessage() as queued) if queued.fate not in ("delivered", "discarded"):
-            return fate_line(queued, paint)  # the message, or the end of its run, shows the other two
+            return fate_line(queued, paint)  # the message or the end of its run shows those two fates
         case Event(retrying=events.Retrying() as retrying):
             seconds = max(0.0, (retrying.retry_time - event.time).total_seconds())
             attempt = f"attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s"
@@ -496,7 +499,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 async def fates_among(
     conversation: AsyncConversation, messages: Sequence[Message], until: datetime = NEVER
 ) -> list[Fate]:
-    """The entries to print among `messages`: runs and undelivered messages that ended by `until`, and what waits."""
+    """The entries to print among `messages`: queued messages, and runs and undelivered ones that ended by `until`."""
     if not messages:
         return []
     found: list[Fate] = []

@@ -1,7 +1,7 @@
 """Draws with `rich`: Markdown while it is being written, tables, and lines that are broken to fit.
 
-All text is sanitized before `rich` gets it, and again after that, because Markdown can contain control characters as
-HTML entities. No text is interpreted as `rich` markup.
+All text is sanitized before it is passed to `rich`, and again afterwards, because Markdown can contain control
+characters as HTML entities. No text is interpreted as `rich` markup.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _LeftHeading(Heading):
 
 
 class _Block(Markdown):
-    """Markdown with its line breaks, which models use for layout."""
+    """Markdown that keeps its line breaks, which models use for layout."""
 
     elements: ClassVar = {**Markdown.elements, "heading_open": _LeftHeading}
 
@@ -128,7 +128,7 @@ class MarkdownFlow(LineFlow):
     """Converts streaming Markdown into coloured lines: code line by line, other blocks when they are complete."""
 
     def __init__(self, paint: Paint, width: Width) -> None:
-        """Lines have at most `width` columns, except code, which is not wrapped."""
+        """`width` returns the maximum columns of a line. Code is not wrapped."""
         super().__init__(width)
         self._paint = paint
         self._columns = width

@@ -80,7 +80,7 @@ def with_tilde(path: str) -> str:
 
 
 def _zeros(value: Wrapper[Any]) -> dict[str, Any]:
-    from google.protobuf import json_format  # noqa: PLC0415 -- the program's help does without it
+    from google.protobuf import json_format  # noqa: PLC0415 -- not needed for the program's help
 
     found: dict[str, Any] = json_format.MessageToDict(
         type(value.proto)(), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -97,7 +97,7 @@ def print_listing(
     paths: str = "",
     zeros: bool = False,
 ) -> None:
-    """Print client objects as a table, or as JSON with the fields of the gRPC API; `zeros`: even empty fields."""
+    """Print client objects as a table, or as JSON with the fields of the gRPC API (with `zeros`, empty fields, too)."""
     if output == "json":
         print_json([{**(_zeros(value) if zeros else {}), **value.to_dict()} for value in values], indent=2)
     else:

@@ -36,8 +36,8 @@ _MANY_SYMBOLS = re.compile(rf"[^\w\s\x00-\x7f]{{{MOST_COMBINING + 1},}}")
 class SafeText(str):
     """Printable text: its only controls are tabs, line feeds, and this program's colours.
 
-    Made by this module and `Paint`. An f-string with it is a plain `str`, which loses its colours when it is cleaned:
-    use `Paint.text` to join.
+    Only this module and `Paint` create it. An f-string that contains a SafeText is a plain `str`, which loses its
+    colours when it is cleaned; use `Paint.text` to join texts.
     """
 
     __slots__ = ()
@@ -149,7 +149,7 @@ class SafeStream:
 
 
 def _for_terminal(text: str) -> SafeText:
-    """Replace characters that change the direction of writing by marks, even in text that was made for a pipe."""
+    """Replace characters that change the direction of writing with marks, even in text that was made for a pipe."""
     return SafeText(_REORDERING_ONLY.sub(_mark, for_terminal(text)))
 
 

@@ -13,15 +13,19 @@ import click
 
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 
-# Returns the width of a line. Asks the terminal at each call, as it may have been resized. Thread-safe.
+# A function that returns the width of a line. It asks the terminal at each call, as that may have been resized.
+# Thread-safe.
 Width: TypeAlias = Callable[[], int]
 
 
 class Paint:
-    """Makes text fit for one stream: safe, unless it is `SafeText` already, and coloured if wanted."""
+    """Prepares text for one stream: makes it safe, unless it is `SafeText` already, and colours it if wanted."""
 
     def __init__(self, enabled: bool, *, terminal: bool = True) -> None:
-        """`enabled`: use colours. `terminal`: the stream is a terminal, where more characters act as controls."""
+        """`enabled` turns on colours.
+
+        `terminal` means that the stream is a terminal, where more characters are unsafe.
+        """
         self.enabled = enabled
         self.clean = for_terminal if terminal else for_pipe
 
@@ -63,7 +67,7 @@ class Paint:
 
 
 def one_line(text: str, width: int) -> SafeText:
-    """The beginning of a text on one line; a long one is cut at a space, if two thirds remain, and gets an ellipsis."""
+    """A text on one line. A long one is cut, preferably at a space in its last third, and ends with an ellipsis."""
     line = SafeText(" ".join(for_terminal(text).split()))
     if cells(line) <= width:
         return line
@@ -154,7 +158,7 @@ class LineFlow:
     def finish(self, text: str | None = None) -> list[SafeText]:
         """Return the remaining lines; the object is then ready for another text.
 
-        `text` is the complete text; if it does not begin with what was received, all its lines are returned.
+        `text` is the complete text. If it does not begin with the text received so far, all its lines are returned.
         """
         lines: list[SafeText] = []
         if text is not None and text != self.text:
