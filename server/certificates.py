@@ -105,7 +105,7 @@ class CertificateFiles:
         if authorities is not None:
             context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
-            context.options |= ssl.OP_NO_TICKET  # a resumed session would stay valid after its authority is removed
+            context.options |= ssl.OP_NO_TICKET  # a resumed session would outlive the removal of its authority
             context.num_tickets = 0
         self._context = context
         return grpc.ssl_server_certificate_configuration([pair], authorities)
@@ -114,7 +114,7 @@ class CertificateFiles:
 def authorities_in(path: Path) -> bytes:
     """The certificates in a PEM file.
 
-    Raises OSError, or CertificateUnusableError, including if other users can write to the file.
+    Raises OSError or CertificateUnusableError (also if other users can write to the file).
     """
     content = _content(path)
     try:
@@ -136,7 +136,7 @@ def _unreadable(error: OSError) -> CertificateUnusableError:
 
 
 def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -> str:
-    """Why a client at `host` that trusts `authorities` would reject a certificate; "" if it would not.
+    """Why a client that connects to `host` and trusts `authorities` would reject a certificate; "" if it would not.
 
     Raises CertificateUnusableError.
     """

@@ -1,6 +1,6 @@
 """Creates the adapters that the settings ask for: store, sandbox, models, tokens, MCP servers, metrics and TLS.
 
-Functions raise CannotStartError or ConfigError, whose message is for the operator, if their adapter cannot be used.
+If an adapter cannot be used, its function raises CannotStartError or ConfigError with a message for the operator.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def export(config: Config, observer: Observer, gauges: Mapping[metrics.Metric, C
         config.check_extra("metrics_listen", "metrics", "prometheus_client")
     if config.otlp_endpoint:
         config.check_extra("otlp_endpoint", "otel", "opentelemetry.exporter.otlp")
-    from actors.adapters.telemetry.exporters import Instruments, otlp, prometheus  # noqa: PLC0415 -- only if asked for
+    from actors.adapters.telemetry.exporters import Instruments, otlp, prometheus  # noqa: PLC0415 -- only if configured
 
     readers, spans = [], None
     if (where := config.metrics_listen) is not None:
@@ -123,7 +123,10 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
 
 
 def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRule]) -> tuple[ApprovalRule, ...]:
-    """The operator's approval rules, in the order of the file, `prepared` by the toolbox. Raises ConfigError."""
+    """The operator's approval rules in the order of the settings file, each converted by `prepared`.
+
+    Raises ConfigError.
+    """
     rules: list[ApprovalRule] = []
     for number, table in enumerate(config.approval_rules, 1):
         try:
@@ -160,8 +163,8 @@ def retention(config: Config) -> Retention:
 def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
     """Run this process on the configured CPUs until `opened` closes.
 
-    Returns the CPUs allowed before, which its tools may still use; None without restriction. Raises ConfigError if none
-    of the configured ones is allowed.
+    Returns the CPUs that were allowed before, which tools may still use; None if no CPUs are configured. Raises
+    ConfigError if none of the configured CPUs is allowed.
     """
     try:
         return opened.enter_context(running_on(config.cpus))
@@ -197,7 +200,7 @@ def tool_sandbox(
 
 
 def authentication_of(config: Config, opened: ExitStack) -> Authentication:
-    """The authentication of callers, with each method that the settings configure, and the local token.
+    """The authentication of callers: by the local token, and by every method that the settings configure.
 
     Raises TokenUnusableError, StoreUnavailableError or ConfigError.
     """
@@ -295,11 +298,11 @@ OpenedStore: TypeAlias = "PeeweeStore | PostgresStore"
 def opened_store(
     config: Config, opened: ExitStack, *, active: Callable[[], int], written: Callable[[int, float], None] | None
 ) -> tuple[OpenedStore, Cluster]:
-    """Open the store, and join the cluster if any; closing `opened` undoes both.
+    """Open the store and, if one is configured, join the cluster; closing `opened` undoes both.
 
-    `active` returns the number of conversations with an actor; `written` is called after each transaction with the
-    number of changes and the duration in seconds (None: no metrics). Raises ConfigError, CannotStartError,
-    DataDirectoryBusyError or StoreError.
+    `active` returns the number of conversations with an actor; `written`, if given, is called after each transaction
+    with the number of changes and the duration in seconds. Raises ConfigError, CannotStartError, DataDirectoryBusyError
+    or StoreError.
     """
     if config.database:
         return _shared(config, opened, active, written)
@@ -346,8 +349,8 @@ def check_postgres(config: Config) -> None:
 def own_address(config: Config) -> str:
     """The address under which this server registers.
 
-    Without `[cluster]`, this is a placeholder at which nothing listens. The next server with this data directory
-    recognises from it that its predecessor is gone.
+    Without `[cluster]`, this is a placeholder at which nothing listens. By this address, the next server with this data
+    directory recognises that its predecessor is gone.
     """
     return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address
 
@@ -371,7 +374,7 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
 def check_workspaces(settings: ClusterSettings) -> None:
     """Raise CannotStartError for a workspace that is missing, perhaps unmounted, or whose path contains a link.
 
-    Conversations' paths contain no links, so such a path would match none of them.
+    Conversations' paths contain no links, so a workspace with a link would match none of them.
     """
     for workspace in settings.workspaces:
         if not os.path.isdir(workspace):
@@ -383,7 +386,7 @@ def check_workspaces(settings: ClusterSettings) -> None:
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
-    """Leave the cluster immediately if the server cannot start; others would otherwise wait for this node's lease."""
+    """Leave the cluster at once if the server cannot start, because others would wait until this node's lease ends."""
     if isinstance(error, CannotStartError | ConfigError):
         with suppress(StoreError):
             cluster.drain()
@@ -412,13 +415,13 @@ def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
 
 
 def _end_at_once() -> None:
-    """End this process, because other nodes have declared this one dead and may own its conversations now."""
+    """End this process: other nodes have declared this node dead, and may own its conversations now."""
     logging.shutdown()
     os._exit(1)
 
 
 def check_listener(config: Config, access: NodeAccess) -> None:
-    """Raise CannotStartError if others with the same `cluster.ca` could not call this node, unless behind a proxy."""
+    """Raise CannotStartError if nodes with the same `cluster.ca` cannot call this one, unless it is behind a proxy."""
     assert config.cluster is not None  # noqa: S101 -- only a node of a cluster has a NodeAccess
     address = config.cluster.address
     host, _, port = address.rpartition(":")

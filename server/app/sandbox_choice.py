@@ -15,7 +15,7 @@ def probed(config: Config) -> SandboxReport:
 
 
 def probing(config: Config) -> Future[SandboxReport]:
-    """Start `probed` on its own thread. Meanwhile the caller can import modules: it mostly waits for processes."""
+    """Run `probed` on its own thread. It mostly waits for processes, so the caller can import modules meanwhile."""
     threads = ThreadPoolExecutor(1, thread_name_prefix="bedrock-probe")
     try:
         return threads.submit(probed, config)

@@ -1,4 +1,4 @@
-"""Runs the server from its start to its graceful shutdown, and alongside it the HTTP gateway as a separate process."""
+"""Runs the server from its start to its graceful shutdown, and the HTTP gateway as a separate process next to it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CROWDED_SECONDS = 5.0
-# A new warning becomes possible once the number of open files falls below this share of the warning threshold.
+# Another warning is logged only after the number of open files has fallen below this share of the threshold.
 CALM = 0.9
 
 
 async def warn_when_crowded(connections: int, count: Callable[[], int] = machine.open_files) -> None:
-    """Log a warning whenever the number of open files reaches `connections`, the most that an address accepts."""
+    """Log a warning whenever as many files are open as an address accepts connections (`connections`)."""
     crowded = False
     while True:
         files = count()
@@ -93,7 +93,8 @@ def _give_up(seconds: float) -> None:
     os._exit(1)
 
 
-# After this many seconds, the process exits anyway, and the next start recovers all conversations.
+# A shutdown may take this many seconds. After that, the process exits anyway, and the next start recovers all
+# conversations.
 STOP_SECONDS = 15.0
 # How many seconds the "ready" line waits for an earlier server's conversations to become idle.
 WAKING_SECONDS = 30.0
@@ -114,9 +115,9 @@ def run(
 ) -> None:
     """Serve until a signal requests the shutdown; call `announce` with a line once the server is ready.
 
-    `report` comes from `probing`; None: probe now. With `until_eof`, the server also stops when its standard input
-    ends, because the program that started it has ended; with `until_unused`, it then first waits until no client is
-    connected and no run is open. Raises CannotStartError or ConfigError.
+    `report` comes from `probing`; if None, probe now. With `until_eof`, the server also stops when its standard input
+    ends, which means that the program that started it has ended. With `until_unused`, the server then waits until no
+    client is connected and no run is open before it stops. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config, report) as wired:
         try:
@@ -132,7 +133,7 @@ def run(
             with asyncio.Runner() as runner:
                 runner.run(_serve(config, wired, announce, deadline, until_eof=until_eof, until_unused=until_unused))
         finally:
-            end_at_once()  # set again, as the event loop has reset SIGINT's handler to Python's default
+            end_at_once()  # installed once more, because the event loop has reset SIGINT's handler to Python's default
     log.info("stopped")
 
 
@@ -264,7 +265,7 @@ def _connect(wired: Wiring) -> None:
 
 
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
-    """Listen on the configured addresses and the Unix socket; return the listeners, the socket's first.
+    """Listen on the configured addresses and the Unix socket. Return the listeners; the socket's comes first.
 
     The socket is bound last, so that no file remains if an address is in use. Raises CannotListenError or
     CannotStartError.
@@ -278,7 +279,7 @@ def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listene
 
 
 async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
-    """Shut down: refuse new work, let runs finish for the drain time or until `hurry`, interrupt the rest.
+    """Shut down: refuse new work, let runs finish until the drain time ends or `hurry` is set, and interrupt the rest.
 
     Once no agent runs, other nodes may take over the conversations.
     """
@@ -301,7 +302,7 @@ async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyn
 
 
 def _leave(step: Callable[[], None]) -> None:
-    """Run one step of leaving the cluster; log a failure, after which others take over when this node's lease ends."""
+    """Run one step of leaving the cluster, and log a failure: others then take over when this node's lease ends."""
     try:
         step()
     except StoreError as error:
@@ -326,12 +327,15 @@ def _is_used(supervisor: Supervisor, addresses: Sequence[Listen]) -> bool:
 
 
 async def _stop_unused(left: asyncio.Event, used: Callable[[], bool], stop: asyncio.Event) -> None:
-    """Once the starter has `left`, stop as soon as the server is unused; if that takes a while, say so on stdout."""
+    """Once the starting program has `left`, stop as soon as the server is unused.
+
+    If that takes a while, say so on stdout.
+    """
     await left.wait()
     looks = 0
     while used():
         looks += 1
-        if looks == LOOKS_BEFORE_GOING_ON:  # by now the connections of that program are closed
+        if looks == LOOKS_BEFORE_GOING_ON:  # by now, the connections of the program that started this server are closed
             with suppress(OSError):  # it has been killed
                 os.write(1, GOES_ON)
         await asyncio.sleep(LOOK_SECONDS)
@@ -339,7 +343,10 @@ async def _stop_unused(left: asyncio.Event, used: Callable[[], bool], stop: asyn
 
 
 def _on_eof(stop: asyncio.Event) -> None:
-    """Set `stop` when standard input ends. Raises CannotStartError if it is not a pipe, socket or terminal."""
+    """Set `stop` when standard input ends.
+
+    Raises CannotStartError if standard input is not a pipe, socket or terminal.
+    """
     loop = asyncio.get_running_loop()
     source = 0
 
@@ -354,11 +361,11 @@ def _on_eof(stop: asyncio.Event) -> None:
         raise CannotStartError("--until-eof and --until-unused require standard input to be a pipe") from None
 
 
-# Prefixes of the environment variables that the gateway gets; none has a provider's key.
+# Prefixes of the environment variables that are passed to the gateway. No such variable contains a provider's key.
 PASSED_ON = ("HOME", "LANG", "LC_", "PATH", "PYTHON", "TMPDIR", "TZ", "VIRTUAL_ENV")
-# The bounds of the pause before an exited gateway is restarted; each failure doubles the pause.
+# The shortest and the longest pause before an exited gateway is restarted. Each failure doubles the pause.
 LEAST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0
-# A gateway that has run this long did not fail at its start, so the next pause is the shortest.
+# If a gateway has run for this many seconds, it did not fail at its start: the next pause is the shortest one.
 WELL_SECONDS = 30.0
 GATEWAY_STOP_SECONDS = 5.0
 
@@ -366,13 +373,13 @@ GATEWAY_STOP_SECONDS = 5.0
 class HttpGateway:
     """The gateway of a server. Use only on the event loop; `close` ends the process.
 
-    Its socket is bound here and outlives its process: callers wait for the next process.
+    The socket is bound in this process and outlives the gateway's process: callers wait for the next one.
     """
 
     def __init__(self, config: Config, where: Listen, upstream: Listen, secret: str, token: str = "") -> None:
         """Bind the address. Raises CannotListenError, or ConfigError without the extra `http`.
 
-        `secret`: lets the server recognise the gateway. `token`: for the browser that uses `link`; "" for no link.
+        The server recognises the gateway by `secret`. `token` is for the browser that uses `link`; "" for no link.
         """
         config.check_extra("http_listen", "http", "starlette", "uvicorn")
         self._listening = bound(where, "--http", " for HTTP")
@@ -389,7 +396,7 @@ class HttpGateway:
         self._running = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """End the process once it has sent its responses, and free the address."""
+        """End the gateway's process once it has sent its responses, and free the address."""
         self._running.cancel()
         await asyncio.wait({self._running})
         if (process := self._process) is not None:

@@ -37,7 +37,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 # How many seconds the clocks of the database and of this machine may differ without a warning.
 CLOCK_SECONDS = 5.0
 
-# Pairs of a fragment of a connection error and the advice; the last one fits any error.
+# Pairs of a fragment of a connection error and advice about it. The last fragment matches any error.
 _ADVICE = (
     ("password", "Put the password in ~/.pgpass of the server's user or in BEDROCK_DATABASE."),
     ("no pg_hba", "Allow this user and machine in the database's pg_hba.conf."),
@@ -57,7 +57,10 @@ class DatabaseFinding(NamedTuple):
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Check the database and the disk in the settings `file`, or the default one; SQLite reports only problems."""
+    """Check the database and the disk in the settings `file` (None: the default file).
+
+    For SQLite, only problems are reported.
+    """
     try:
         config = load({}, file=Path(file) if file else None)
         if config.database:
@@ -146,7 +149,7 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 
 
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
-    """Why a server with the settings `here` would not start alongside `node`, and a remedy; "" if it would start."""
+    """Why a server with the settings `here` would not start next to `node`, with a remedy; "" if it would start."""
     if here is None:
         return "A new server would refuse to start: servers that share a database each need a [cluster] table."
     if node.address.startswith("unix:"):
@@ -167,7 +170,10 @@ def _told(node: LivingNode) -> str:
 
 
 def checked(config: Config) -> Iterator[str]:
-    """Yield a line for each thing that a server would use; start nothing. Raises CannotStartError or ConfigError."""
+    """Yield a line for everything that a server would use, without starting it.
+
+    Raises CannotStartError or ConfigError.
+    """
     with ExitStack() as opened:
         adapters.pinned(config, opened)
         yield from _checked_listeners(config)
@@ -260,7 +266,7 @@ def _checked_database(config: Config) -> Iterator[str]:
 
 
 def _checked_principals(config: Config) -> Iterator[str]:
-    """A line for each principal, certificate, authorizer and issuer. Raises ConfigError."""
+    """Yield a line for each principal, certificate, authorizer and issuer. Raises ConfigError."""
     for principal in config.principals.values():
         roots = ", ".join(principal.permissions.roots or ()) or "no directories"
         yield f"principal {principal.name}: {principal.role}, reads {roots}{_note_of_principal(principal, config)}"

@@ -55,7 +55,7 @@ class Wiring:
 
     services: Services
     hub: EventHub
-    """The event bus of `services`, as streams need it."""
+    """The event hub of `services`, typed with the methods that streams need."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     authentication: Authentication
@@ -64,13 +64,16 @@ class Wiring:
     """The version of SQLite; "" if the store is in PostgreSQL."""
     cluster: Cluster
     access: NodeAccess | None
-    """What calls between nodes need; None without a cluster."""
+    """Token and TLS credentials for calls between nodes; None without a cluster."""
     connect: Callable[[], None]
-    """Connects to the configured MCP servers once the server is ready: importing the client is slow."""
+    """Connects to the configured MCP servers.
+
+    Called only once the server is ready, because importing the client is slow.
+    """
     exposed: tuple[str, ...] = ()
     """The server's own files in shared directories.
 
-    The sandbox hides them when a call starts, but not a file that replaces one during the call.
+    The sandbox hides these files when a call starts, but not a file that replaces one of them during the call.
     """
 
 
@@ -78,7 +81,7 @@ class Wiring:
 def wire(config: Config, report: Future[SandboxReport] | None = None) -> Generator[Wiring]:
     """Open all adapters and connect them; close everything when the `with` block ends.
 
-    `report` comes from `probing`; None: probe now. Raises CannotStartError or ConfigError.
+    `report` comes from `probing`; if None, probe now. Raises CannotStartError or ConfigError.
     """
     with ExitStack() as opened:
         tool_cpus = adapters.pinned(config, opened)
@@ -157,7 +160,10 @@ class _Tools(NamedTuple):
 def _tools(
     config: Config, report: Future[SandboxReport], opened: ExitStack, data: _Data, cpus: frozenset[int] | None
 ) -> _Tools:
-    """Open sandbox and MCP servers; tools may use `cpus` (None: all). Raises CannotStartError or ConfigError."""
+    """Open the sandbox and the MCP servers. Tools may use `cpus` (None: all).
+
+    Raises CannotStartError or ConfigError.
+    """
     sandbox = adapters.tool_sandbox(config, report, data.socket, cpus=cpus, lease=data.cluster.lease)
     opened.callback(sandbox.close)
     mcp = adapters.mcp_servers(config, sandbox, data.authentication.permissions)

@@ -1,8 +1,8 @@
 """Finds the principal and the role of a caller by token, client certificate, or the operator's authorizer.
 
-A listener with `client_ca` asks clients for certificates (mutual TLS). They are parsed here because gRPC reports a
-certificate's names but not its expiry, and truncates a name at a zero byte, so an attacker's certificate could pass for
-another host's or user's. The HTTP gateway forwards the certificates that its own clients present.
+A listener with `client_ca` asks clients for certificates (mutual TLS). They are parsed here, because gRPC does not
+report when a certificate expires, and truncates the names in it at a zero byte, with which an attacker's certificate
+could pass for that of another host or user. The HTTP gateway forwards the certificates that its own clients present.
 
 The authorizer is a class named in the settings. It runs on threads, with a time limit; if it fails, the client's call
 is refused.
@@ -36,8 +36,8 @@ from server.contract.errors import AuthorizerUnavailableError
 from server.settings.config import AuthorizerSettings
 
 if TYPE_CHECKING:
-    from server.auth.issued_tokens import IssuedTokens  # needs the extra `jwt`
-# All calls on one connection have the same certificate, so it is parsed once.
+    from server.auth.issued_tokens import IssuedTokens  # requires the extra `jwt`
+# The number of parsed certificates that are cached: all calls on one connection have the same certificate.
 KNOWN_CERTIFICATES = 1_024
 
 
@@ -86,10 +86,11 @@ class ClientCertificates:
         self._principals, self._now = principals, now
 
     def caller_of(self, by_token: Caller | None, connection: Mapping[str, Iterable[bytes]]) -> Caller | None:
-        """The caller on a connection; None if the call must be refused. `by_token` is the token's caller.
+        """The caller on a connection; None if the call must be refused.
 
-        A principal's certificate is accepted alone or with a token of the same principal, until it expires, even on an
-        open connection. A certificate that belongs to no known principal, such as a gateway's, is ignored.
+        `by_token` is the caller whom the token identifies. A principal's certificate is accepted alone or with a token
+        of the same principal, until it expires, even on an open connection. A certificate that belongs to no known
+        principal, such as a gateway's, is ignored.
         """
         shown = [found for each in connection.get(CERTIFICATE, ()) if (found := certificate_details(each)) is not None]
         known = (self._principals.get(name) for each in shown for name in each.names)
@@ -185,7 +186,7 @@ class Authentication:
         return self._holder(text)
 
     async def caller_after_refresh(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """The caller of a token unknown to `caller_of`, after fetching tokens and issuers' keys again."""
+        """Fetch the tokens and issuers' keys again, and return the caller of a token that `caller_of` did not know."""
         text = bearer(metadata)
         if text is None:
             return None
@@ -204,8 +205,8 @@ class Authentication:
     ) -> Caller | None:
         """The caller identified by token, certificate or authorizer; None if the call must be refused.
 
-        `by_token` comes from `caller_of`, `connection` is gRPC's authentication context, and `address` is the client's,
-        for the authorizer. Raises AuthorizerUnavailableError.
+        `by_token` comes from `caller_of`, `connection` is gRPC's authentication context, and `address` is the client's
+        address, which the authorizer gets. Raises AuthorizerUnavailableError.
         """
         metadata = tuple(metadata)
         who = by_token
@@ -219,7 +220,7 @@ class Authentication:
     def shown_to_gateway(self, metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, tuple[bytes]]:
         """What gRPC would report about a certificate presented to the HTTP gateway; {} without one.
 
-        A proxy may connect to the Unix socket and forward what strangers send, so only the secret is trusted.
+        A proxy may connect to the Unix socket and forward headers from strangers, so only the secret is trusted.
         """
         secret = self.gateway_secret.encode()
         for key, value in metadata:
@@ -240,7 +241,7 @@ class Authentication:
         )
 
     def _identified(self, identity: Identity | None) -> Caller | None:
-        """The caller of an authorizer's answer; None if it is expired, no known principal, or the server's own user."""
+        """The caller that an authorizer has identified; None if expired, not a principal, or the server's own user."""
         if identity is None or identity.principal == LOCAL:
             return None
         principal = self._principals.get(identity.principal) or self._of_issuer(identity.principal)
@@ -286,7 +287,7 @@ class Authentication:
         return Caller(principal.name, role, token.id, secret=token.digest[:SECRET_CHARS])
 
     def _refresh(self) -> None:
-        """Read the tokens again if they have changed. If they cannot be read, no token of a principal is accepted."""
+        """Read the principals' tokens again if they have changed. If that fails, no principal's token is accepted."""
         if self._source is None or self._monotonic() < self._due:
             return
         self._due = self._monotonic() + REFRESH_SECONDS
@@ -387,7 +388,7 @@ class AuthorizerCalls:
         return shown or "this server's authorizer does not allow that"
 
     async def _ask(self, question: Callable[[], T], free: asyncio.Semaphore) -> T:
-        """Run `question` on a thread, within a time limit that includes the wait for `free`.
+        """Run `question` on a thread. The time limit includes the wait for a slot in `free`.
 
         Raises AuthorizerUnavailableError.
         """

@@ -54,12 +54,12 @@ def check_role(method: str, role: Role) -> None:
 
 log = logging.getLogger(__name__)
 
-# How many seconds a refusal waits before it is written, so that several are written in one batch.
+# How many seconds a refusal waits before it is written, so that several can be written in one batch.
 FLUSH_SECONDS = 1.0
 # The length in seconds of the period in which equal refusals are counted as one entry.
 WINDOW_SECONDS = 60.0
-# The maximum number of different refusals per period, of all callers and of one principal; all callers without a token
-# count as one.
+# The maximum number of different refusals that are recorded in a period: for all callers together, and for one
+# principal. All callers without a token count as one principal.
 MOST, MOST_OF_ONE = 600, 100
 RETRY_SECONDS = 5.0
 
@@ -69,7 +69,7 @@ Key = tuple[CommandOrigin, str, str]
 class Refusals:
     """Collects refused calls for the audit trail. Use only on the event loop.
 
-    `put` writes entries, on another thread, and may raise StoreError; `now_ms` is in milliseconds since 1970.
+    `put` writes entries on another thread, and may raise StoreError; `now_ms` returns milliseconds since 1970.
     """
 
     def __init__(self, put: Callable[[Sequence[AuditEntry]], Awaitable[None]], now_ms: Callable[[], int]) -> None:
@@ -178,7 +178,10 @@ class LiveCalls:
 
     @contextmanager
     def serving(self, caller: Caller) -> Generator[None]:
-        """Check the caller every CHECK_SECONDS; once invalid, the block is cancelled and raises CallRevokedError."""
+        """Check the caller every CHECK_SECONDS.
+
+        Once the caller is invalid, the block is cancelled and raises CallRevokedError.
+        """
         task = asyncio.current_task()
         if task is None or not (caller.token or caller.certificate_ends):
             yield

@@ -60,7 +60,7 @@ class IssuerKeys:
         self._failure = ""
 
     def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
-        """The key for an id ("": the only one) and algorithm; None if unknown or expired.
+        """The key with this id and algorithm (id "": the only key for it); None if unknown or expired.
 
         Old keys are refreshed in the background.
         """
@@ -133,7 +133,10 @@ def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
 
 
 async def content_of(issuer: Issuer) -> bytes:
-    """Fetch an issuer's key set, on another thread. Raises KeysUnusableError if it is late, too large or invalid."""
+    """Fetch an issuer's key set, on another thread.
+
+    Raises KeysUnusableError if it is invalid, too large or too slow.
+    """
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             if issuer.table.jwks_file is not None:
@@ -163,7 +166,7 @@ def _bounded(content: bytes) -> bytes:
 
 
 class _Limited(HTTPAdapter):
-    """Shuts each connection down FETCH_SECONDS after it was made: a timeout of `requests` limits only single reads."""
+    """Shuts each connection down FETCH_SECONDS after it was made: timeouts in `requests` limit only single reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +195,7 @@ class _LimitedConnection:
 
 
 def _shut_down(connected: socket.socket) -> None:
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the connection has ended
         socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
@@ -230,7 +233,7 @@ def _reason(error: BaseException) -> str:
 
 # Maximum length of a token. A longer one is refused before it is parsed.
 MAX_TOKEN_BYTES = 16 << 10
-# The latest expiry of a token, in seconds since 1970. A token that is valid longer is refused.
+# The latest permitted expiry of a token, in seconds since 1970. A token that expires later is refused.
 LAST_SECOND = LATEST_MS // 1000
 OPTIONS: Any = {
     "require": ["exp", "iss", "aud"],
@@ -309,8 +312,8 @@ class IssuedTokens:
 def _unproven(part: bytes) -> dict[str, Any]:
     """Decode header or claims before verification. Raises ValueError or RecursionError.
 
-    PyJWT processes each byte in Python, so strangers could keep the event loop busy with long tokens: it gets only
-    those whose signing key is known.
+    PyJWT processes each byte in Python, so strangers could keep the event loop busy with long tokens. It therefore gets
+    only tokens whose signing key is known.
     """
     found = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     if not isinstance(found, dict):

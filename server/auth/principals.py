@@ -1,6 +1,6 @@
-"""Principals: people and services, named in the operator's settings, whose conversations are kept apart.
+"""Principals: the users and services in the operator's settings. Each has its own conversations.
 
-Also the settings tables that refer to principals: issuers of JSON Web Tokens, client certificates, and quotas.
+Also contains the settings tables that refer to principals: issuers of JSON Web Tokens, client certificates, and quotas.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def principal_of(where: str, name: str, table: PrincipalTable) -> Principal:
 
 
 def principals_of(where: str, names: Mapping[str, str], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """Resolve the principals named in a table, by claim or certificate. Raises ValueError ("WHERE: why")."""
+    """The principals for the names in a table, keyed by claim or certificate. Raises ValueError ("WHERE: why")."""
     for said, name in names.items():
         if name not in principals:
             known = ", ".join(sorted(principals)) or "none"
@@ -143,7 +143,7 @@ def _root(where: str, root: str) -> str:
     return real
 
 
-# The supported signature algorithms, all with public keys. The value is the type or the elliptic curve of the keys.
+# The supported signature algorithms, all with public keys, each with the type or the elliptic curve of its keys.
 ALGORITHMS = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
     "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519",
@@ -283,10 +283,11 @@ def _url_fault(text: str) -> str:
 def quota_settings(
     together: Quotas, defaults: PrincipalDefaults, principals: Mapping[str, Principal], issuers: Mapping[str, Issuer]
 ) -> QuotaSettings:
-    """Combine the quotas of [quotas], defaults, principals and templates.
+    """Combine the quotas from [quotas], the defaults, the principals and the templates.
 
-    Key by key, a principal's or its template's quotas override the defaults; only [quotas] applies to the server's own
-    user. Without a default for concurrent model requests, each principal gets a share of those in [quotas].
+    Each quota of a principal or its template overrides the default for that quota. Only [quotas] applies to the
+    server's own user. Without a default for concurrent model requests, each principal gets a share of the number in
+    [quotas].
     """
     of_all, each = together.limits, defaults.quotas.limits
     if principals or issuers:

@@ -35,7 +35,10 @@ class TokenUnusableError(Exception):
 
 
 def read_or_create_token(path: Path) -> str:
-    """Read the token in a file. A missing one is created, readable only by its owner. Raises TokenUnusableError."""
+    """Read the token in a file; if the file is missing, create one that only its owner can read.
+
+    Raises TokenUnusableError.
+    """
     try:
         return _read(path)
     except FileNotFoundError:
@@ -49,7 +52,7 @@ def read_or_create_token(path: Path) -> str:
 def read_token(path: Path) -> str:
     """Read the token in a file that somebody else has written.
 
-    Raises TokenUnusableError if it is missing, empty or readable by other users.
+    Raises TokenUnusableError if the file is missing, empty or readable by other users.
     """
     try:
         return _read(path, named=True)
@@ -64,7 +67,7 @@ def _unreadable(path: Path, error: OSError) -> TokenUnusableError:
 
 
 def open_secret(path: Path, *, named: bool = False) -> int:
-    """Open a file with secrets. `named`: the operator named it in the settings.
+    """Open a file with secrets. `named` means that the operator has named the file in the settings.
 
     Raises TokenUnusableError if others can read it or may have written it, and OSError.
     """
@@ -115,7 +118,10 @@ class PrivateFile:
         return str(self.path)
 
     def read(self) -> bytes | None:
-        """The content, None without a file. Raises TokenUnusableError, including when others could read or write it."""
+        """The content; None without a file.
+
+        Raises TokenUnusableError, also if other users could read or write the file.
+        """
         try:
             with os.fdopen(open_secret(self.path), "rb") as file:
                 return file.read(MAX_FILE_BYTES)
@@ -134,7 +140,7 @@ class PrivateFile:
 
     @contextmanager
     def changing(self) -> Generator[None]:
-        """Lock the file against other programs' changes in the `with` block. Readers never wait."""
+        """Lock the file against changes by other programs in the `with` block. Readers never wait."""
         lock = self.path.with_name(f"{self.path.name}.lock")
         try:
             held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -147,7 +153,7 @@ class PrivateFile:
             os.close(held)
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content with `change(content)`, unless that is None, under the lock."""
+        """Under the lock, replace the content with `change(content)`, unless that is None."""
         with self.changing():
             content = change(self.read())
             if content is not None:
@@ -171,7 +177,7 @@ PATIENCE_SECONDS = 2.0
 class SharedTokens:
     """Reads the tokens in the database periodically, on a thread. Use only on the event loop.
 
-    While the database is unreachable, the last known ones stay valid; calls that need the database fail anyway.
+    While the database is unreachable, the last known tokens stay valid; calls that need the database fail anyway.
     """
 
     def __init__(self, tokens: PrincipalTokens) -> None:
@@ -249,8 +255,8 @@ class SharedTokens:
 T = TypeVar("T")
 
 PRINCIPALS_TOKENS = "tokens.json"
-"""The name under which the list is stored: as a file in the data directory, or as a document in the database."""
-# The prefix of all tokens of principals, so that secret scanners recognise tokens in published files.
+"""The name under which the list of tokens is stored: as a file in the data directory or a document in the database."""
+# The prefix of all principals' tokens, by which secret scanners recognise tokens in published files.
 PREFIX = "bedrock"
 SECRET_BYTES = 32
 
@@ -418,7 +424,10 @@ class _Table(Generic[Kept]):
 
     @contextmanager
     def _changing(self) -> Generator[dict[str, Kept]]:
-        """Yield the values to change, which are written at the end; other programs wait. Raises McpLoginsError."""
+        """Yield the values to change, and write them at the end of the block; other programs wait.
+
+        Raises McpLoginsError.
+        """
         try:
             with self._file.changing():
                 values = self.read()
@@ -436,7 +445,10 @@ class _Table(Generic[Kept]):
 
 
 class McpRegistrationFile(_Table[McpRegistration]):
-    """OAuth client registrations with MCP servers. A login removes its own, and stores it again on success."""
+    """OAuth client registrations with MCP servers.
+
+    A login removes its server's registration, and stores it again on success.
+    """
 
     _decoder, _what = msgspec.json.Decoder(dict[str, McpRegistration]), "registrations"
 

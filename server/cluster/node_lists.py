@@ -56,7 +56,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[NodeChange, ...])
 
 
 class NodeListStream(Stream):
-    """Sends this node's list changes to another node; first an empty message, after which no change is missed."""
+    """Sends this node's list changes to another node. The first message is empty: after it, no change is missed."""
 
     def __init__(
         self, streams: Streams, feed: ListFeed, wakeups: Wakeups, write: Callable[[bytes], Awaitable[None]]
@@ -72,7 +72,7 @@ class NodeListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read before the changes, so that none from before the shutdown is lost
+        closing = self._streams.closing  # read first, so that no change from before the shutdown is lost
         changes = [change for change in self._watch.read() if not (change.elsewhere or change.outdated)]
         for start in range(0, len(changes), CHANGES_PER_FRAME):
             await self._out.send(_frame(changes[start : start + CHANGES_PER_FRAME]))
@@ -118,7 +118,7 @@ class NodeLists:
 
     @asynccontextmanager
     async def followed(self) -> AsyncGenerator[FollowedNodes]:
-        """Receive all nodes' list changes during the block, which begins once all send them, or after READY_SECONDS.
+        """Receive all nodes' list changes during the block. It begins once all nodes send them, or after READY_SECONDS.
 
         The yielded object shows whether changes may have been missed.
         """
@@ -199,7 +199,8 @@ class NodeLists:
         self._looking = None
 
 
-# The first call to another node: its incarnation, which distinguishes a restarted node from its predecessor.
+# The method of the first call to another node. It returns that node's incarnation, a number that distinguishes a
+# restarted node from its predecessor.
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
 # A node is listed before it begins to listen, so it may leave greetings unanswered this long without a warning.
 NEW_SECONDS = 5.0
@@ -207,7 +208,7 @@ ANSWER_SECONDS = 2.0
 
 
 def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
-    """Answers GREET with this node's incarnation, for calls with the token that all nodes share."""
+    """Answer GREET with this node's incarnation, if the call has the token that all nodes share."""
 
     async def serve(_request: bytes, _context: Any) -> bytes:
         return str(cluster.me.incarnation).encode()

@@ -153,9 +153,10 @@ log = logging.getLogger(__name__)
 
 # Without this limit, connecting to a dead host could hang for minutes.
 CONNECT_SECONDS = 2.0
-# How many seconds a node that is not declared dead may be unreachable before calls to it are no longer repeated.
+# After a node was unreachable for this many seconds without being declared dead, calls to it are no longer repeated.
 HOPELESS_SECONDS = 20.0
-# Fewer than a server admits per connection, so that no stream has to wait until another one ends.
+# Maximum number of long calls per connection: fewer than a server admits, so that no stream has to wait until another
+# one ends.
 LASTING_CALLS = limits.MAX_STREAMS_PER_CONNECTION * 3 // 4
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -197,7 +198,7 @@ class NodeConnections:
     ) -> None:
         """Prepare the connections, which the first call opens.
 
-        `authorities`, in PEM, are for diagnosing failures, `name` for the log.
+        `authorities`, in PEM, help to diagnose failures; `name` appears in the log.
         """
         self.address = address
         self._called = f"node {name} at {address}" if name else f"the node at {address}"

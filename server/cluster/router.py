@@ -61,9 +61,9 @@ class ServingNode(Enum):
     HERE = "here"
     """The node that was called. It needs only the shared store or its own settings."""
     OWNER = "owner"
-    """The node that owns the conversation, and so runs the actor that may change it."""
+    """The node that owns the conversation, and therefore runs the actor that may change it."""
     WATCHED = "watched"
-    """The node that owns the conversation. Such calls last long, and need events that only the owner has in memory."""
+    """The node that owns the conversation, for long calls that need events that only the owner has in memory."""
     DIRECTORY = "directory"
     """A node that has the directory in the request: the called one, unless only other nodes have the directory."""
     FORK = "fork"
@@ -79,7 +79,8 @@ _OF_THEIR_OWN: dict[str, ServingNode] = {
     f"{CONVERSATIONS}WaitRequestCycle": ServingNode.WATCHED,
 }
 
-# Methods for the role USER change a conversation, so its owner serves them; all others only read, which every node can.
+# Which node serves the calls of each method. Methods that require the role USER change a conversation, so its owner
+# serves them. All others only read, which every node can do.
 PLACES: dict[str, ServingNode] = {
     method: ServingNode.OWNER if role is Role.USER else ServingNode.HERE for method, role in NEEDED.items()
 } | _OF_THEIR_OWN
@@ -247,7 +248,7 @@ class CallRouter:
         self.telemetry = telemetry
         self._store = store
         self.for_nodes: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        """The handlers of calls that nodes make for themselves, not for a client, by the full name of the method."""
+        """The handlers for calls that nodes make for themselves, not for a client, by the full name of the method."""
         self._loop = asyncio.get_running_loop()
         self._owners = ReadPool(THREADS, name="bedrock-owner")
         self._urgent_owners = ReadPool(1, name="bedrock-urgent-owner")
@@ -283,10 +284,10 @@ class CallRouter:
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
-        """The other node that serves calls about a conversation or directory; None: this one.
+        """The other node that serves calls about a conversation or directory; None if this node serves them.
 
-        Also None if the store does not answer, so that conversations active here can be cancelled. Raises Rejected
-        (WORKSPACE_OFFLINE).
+        Also None if the store does not answer, so that conversations that are active here can be cancelled. Raises
+        Rejected (WORKSPACE_OFFLINE).
         """
         find: Callable[[str], Node | None] = self._find.get(place, self.cluster.owner_of)
         if place not in self._find and (owner := self.cluster.remembered_owner(subject)) is not None:
@@ -314,7 +315,7 @@ class ForwardedMethod:
         self._claims = PLACES[method] is ServingNode.WATCHED
 
     def behaviour(self, _raw: bytes, _origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """The arguments match those of `RoutedMethod.behaviour`."""
+        """The function that serves one call. The arguments match those of `RoutedMethod.behaviour`."""
         return self._serve
 
     async def _serve(self, request: Any, context: Any) -> Any:
@@ -330,7 +331,7 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call here; with `claims` or images, this node becomes the owner.
+    """Serve a call on this node. With `claims` or images, this node first becomes the conversation's owner.
 
     Raises NotOwnerError, and the method's errors.
     """
@@ -444,7 +445,7 @@ class RoutedMethod:
             request = self._decode(raw)  # the method may have changed the request
 
     def _moves_on(self, refused: Rejected) -> bool:
-        """Whether another node will soon serve a call refused at shutdown; not for streams, which clients resume."""
+        """Whether another node will soon serve a call refused at shutdown; False for streams, which clients resume."""
         stops = refused.reason is Reason.SHUTTING_DOWN and self._lane is not Lane.LASTING
         cluster = self._router.cluster
         me = cluster.me.incarnation

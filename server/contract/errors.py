@@ -164,7 +164,7 @@ class ClientDisconnectedError(Exception):
 
 
 def status_of(error: BaseException, *, reading: bool = False) -> Status:
-    """The status for an error; logs the details that clients must not see. `reading`: the method is read-only."""
+    """The status for an error; logs the details that clients must not see. `reading` is set for read-only methods."""
     match error:
         case Rejected():
             return _rejected(error, reading=reading)

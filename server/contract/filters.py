@@ -254,7 +254,7 @@ def _mode(restriction: Restriction) -> store.Condition:
 
 
 def _text(field: store.TextField) -> Callable[[Restriction], store.Condition]:
-    """Restrictions on a text field; `:` means "contains, ignoring case"."""
+    """Make the function that converts restrictions on a text field; `:` means "contains, ignoring case"."""
 
     def make(restriction: Restriction) -> store.Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -287,7 +287,10 @@ def _directory(restriction: Restriction) -> store.Condition:
 
 
 def _conversation(field: store.TextField) -> Callable[[Restriction], store.Condition]:
-    """Restrictions on a conversation's name. An invalid name raises FilterError."""
+    """Make the function that converts restrictions on a conversation's name.
+
+    It raises FilterError for an invalid name.
+    """
 
     def make(restriction: Restriction) -> store.Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -317,8 +320,8 @@ def _time(field: store.TimeField) -> Callable[[Restriction], store.Condition]:
 def _milliseconds(value: Value, comparison: store.Comparison) -> int:
     """A filter's time in whole milliseconds since 1970. Raises FilterError.
 
-    A fraction is rounded so that the comparison matches the same stored times. No stored time equals a fraction, so the
-    result for `=` is _NEVER.
+    A fraction of a millisecond is rounded so that the comparison matches the same stored times. No stored time has such
+    a fraction, so the result for `=` is _NEVER.
     """
     found = _TIME.fullmatch(value.text)
     try:

@@ -55,7 +55,10 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
 
 
 def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
-    """A checksum that binds a token to its listing. Not secret: a forged one reveals only what can be listed anyway."""
+    """A checksum that binds a token to its listing.
+
+    Not a secret: a forged token reveals only what can be listed anyway.
+    """
     return hashlib.sha256(repr(listing).encode() + body).digest()[:_CHECK]
 
 
@@ -81,7 +84,7 @@ def fill_page(
     kind: type[Position],
     *listing: object,
 ) -> str:
-    """Add a page's items to `into`, and return the next page's token, "" for none.
+    """Add a page's items to `into`, and return the next page's token; "" if there is no next page.
 
     `entries` yields the items after a position (None: all items), each with its position. `listing` must be the same
     for all pages; otherwise MalformedRequestError is raised.
@@ -104,7 +107,7 @@ class _After(msgspec.Struct):
 def page_of(
     items: Iterable[Item], key: Callable[[Item], str], request: Paged, bounds: tuple[int, int], *listing: object
 ) -> tuple[list[Item], str]:
-    """A page of items in memory, in the order of their keys, and the next page's token, "" for none.
+    """A page of items in memory, in the order of their keys, and the next page's token; "" if there is no next page.
 
     `listing` must be the same for all pages; otherwise MalformedRequestError is raised.
     """

@@ -28,7 +28,7 @@ def name_in(request: Any) -> str:
 
 
 def conversation_in(request: Any) -> str:
-    """The name of the conversation in a request, or of the one that its resource belongs to; "" for none."""
+    """The name of the conversation in a request, or of the conversation that the resource belongs to; "" for none."""
     return "/".join(name_in(request).split("/")[:2])
 
 

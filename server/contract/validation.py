@@ -228,7 +228,7 @@ ALL = "*"
 
 
 def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str]) -> list[str]:
-    """The paths that an update sets: without a mask, the given ones in `settable`; with `*`, all of `settable`."""
+    """The paths that an update sets: without a mask, the given fields in `settable`; with `*`, all of `settable`."""
     named = list(request.update_mask.paths)
     if not named:
         given = {field.name for field, _ in request.conversation.ListFields()}
@@ -276,7 +276,7 @@ def _violations(request: Message) -> Iterator[Violation]:
 
 
 def _update(request: v1.UpdateConversationRequest) -> Iterator[Violation]:
-    """Violations in the fields that an update sets; no option can express what a mask selects.
+    """Violations in the fields that an update sets. Options cannot express which fields a mask selects.
 
     Other fields are ignored, so a client may send a whole conversation to change one field.
     """

@@ -70,7 +70,7 @@ def gateway(
     from server.gateway.http_server import Gateway, serve  # noqa: PLC0415
 
     json_logs.set_up(log_level)
-    # The server writes the secret and the link at once.
+    # The server writes the secret and the link in one piece, so one read is enough.
     secret, *link = (os.read(0, 4096).decode().split() if fd is not None else []) or [""]
     links = Links()
     if link:

@@ -41,7 +41,7 @@ HEADERS = {
     b"referrer-policy": b"no-referrer",
     b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
-    b"cache-control": b"no-cache",  # a page of another version would not fit its modules
+    b"cache-control": b"no-cache",  # a page would not work with another version's modules
 }
 LINK_SECONDS = 60.0
 # The maximum number of links and of sessions; the oldest ones with the same token are dropped first.
@@ -71,7 +71,7 @@ class Links:
 
 
 def _make_room(kept: dict[str, Any], most: int, ours: Iterator[str]) -> Any:
-    """If `most` are kept, forget and return the oldest of `ours`, or else the oldest of all."""
+    """If `most` entries are kept, remove and return the oldest of `ours` or, without any, the oldest of all."""
     return kept.pop(next(ours, next(iter(kept)))) if len(kept) >= most else None
 
 
@@ -221,7 +221,8 @@ def _secure(http: Request) -> bool:
 
 
 def _cookie(http: Request) -> str:
-    # Python's own parser stops at the first cookie that it does not understand, set by any program on this machine.
+    # Python's own parser stops at the first cookie that it does not understand, and any program on this machine may set
+    # one.
     found, name = cookie_parser(http.headers.get("cookie", "")), _name(http)
     return next((found[each] for each in (f"__Host-{name}", name) if each in found), "")
 

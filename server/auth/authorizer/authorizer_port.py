@@ -1,4 +1,7 @@
-"""The interface of an authorizer, with which an operator authenticates and authorizes callers. A stable, public API."""
+"""The interface of the authorizer, a class with which operators authenticate and authorize callers.
+
+A stable public API.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class Identity(Struct, frozen=True):
     """The identity of a caller, as an authorizer reports it."""
 
     principal: str
-    """The name of a table [principals.NAME], or `ISSUER:VALUE` of a template; never the server's own user."""
+    """The name of a [principals.NAME] table, or `ISSUER:VALUE` for a template; never the server's own user."""
     role: Role | None = None
-    """The highest role of this caller; None for the principal's own role, which a caller never exceeds."""
+    """The highest role of this caller; None for the principal's role. A caller's role never exceeds the principal's."""
     expires_at: float = 0.0
     """When the identity expires and the caller's streams end, in seconds since 1970; 0 for never."""
 
@@ -44,7 +47,7 @@ class Authorizer(Protocol):
     """
 
     def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
-        """The identity of a caller whose token the server does not know; None to refuse it.
+        """The identity of a caller whose token the server does not know; None to refuse the call.
 
         `metadata` is the call's text metadata, `authorization` included, by lower-case name.
         """

@@ -44,7 +44,7 @@ class RunEvents:
         self._calls: dict[str, tuple[v1.ToolCall, str]] = {}
         """Tool calls not yet sent to the front end, each with its message."""
         self._streamed: dict[str, list[str]] = {}
-        """The part already sent of each text that is not stored yet, by message id."""
+        """For each text that is not stored yet, the pieces that were already sent, by message id."""
         self._open: list[BaseEvent] = []
         """The events that end what is open, innermost first."""
         self._step = ""
@@ -72,7 +72,7 @@ class RunEvents:
     def of(self, event: v1.Event) -> Iterator[BaseEvent]:
         """Yield the AG-UI events for an event of the conversation."""
         if self._stop and not event.HasField("state_changed"):
-            return  # it belongs to the next run
+            return  # the event belongs to the next run
         match event.WhichOneof("event"):
             case "snapshot":
                 yield from self._began(event.snapshot)

@@ -50,7 +50,7 @@ def failed(error: Exception) -> Sent:
 
 
 class AgUiRun:
-    """One run: use `events` once.
+    """One run. Call `events` only once.
 
     `new_thread` is the template for a new thread's conversation; None to refuse new threads.
     """
@@ -191,9 +191,9 @@ class AgUiRun:
         return f"{place}.toolCallId", "SubmitToolResult", request
 
     async def _say(self, news: News, conversation: v1.Conversation, *, joins: bool) -> str:
-        """Send the user's messages; return the run that works on them, "" if there are none.
+        """Send the user's messages; return the run that works on them, "" if there are no messages.
 
-        `joins`: they may join the open run.
+        With `joins`, the messages may join the open run.
         """
         if not news.said:
             return ""
@@ -205,7 +205,7 @@ class AgUiRun:
         for place, message in news.said:
             text, pictures, unused = messages.said_by(message, f"messages[{place}]")
             self._warnings += unused
-            if message is last or text not in stored:  # an earlier one may have arrived without the front end knowing
+            if message is last or text not in stored:  # an earlier one may have arrived unknown to the front end
                 texts.append(text)
                 images += pictures
         if not (joins or conversation.state.busy) and (self._input.tools or conversation.client_tools):
@@ -277,7 +277,7 @@ def _own(index: int, tool: Tool) -> dict[str, Any]:
 
 @contextmanager
 def _about(place: str, ours: str = "") -> Generator[None]:
-    """Make errors of a call name the place in the input that led to the call; `ours` is its name in the call."""
+    """Make a call's errors name the place in the input that led to the call; `ours` is the field's name in the call."""
     try:
         yield
     except MalformedRequestError as error:

@@ -51,7 +51,7 @@ def text_of(message: v1.Message, *, reasoning: bool = False) -> str:
 def converted(history: Iterable[v1.Message], known: Collection[str]) -> Iterator[Message]:
     """Yield a conversation's messages for AG-UI, without the server's own.
 
-    Calls without a result are left out unless `known`: events report them when they begin.
+    Calls without a result are left out unless they are `known`: events report such calls when they begin.
     """
     messages = tuple(history)
     begun = {*known, *(each.tool_result.tool_use_id for message in messages for each in message.content)}
@@ -238,10 +238,10 @@ class News:
 
 
 def news_in(given: core.RunAgentInput, known: Collection[str], conversation_id: str) -> News:
-    """The messages after the conversation's last one (`known`).
+    """The messages in the input after the last one that the conversation already has (`known`).
 
-    Raises MalformedRequestError for an agent message that the agent never wrote, but not for a discarded one, which a
-    front end that was cut off may still have.
+    Raises MalformedRequestError for an agent message that the agent never wrote. Discarded messages are accepted: a
+    front end that was cut off may still have them.
     """
     last = max((index for index, each in enumerate(given.messages) if each.id in known), default=-1)
     news = News()
