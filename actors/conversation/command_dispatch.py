@@ -25,7 +25,7 @@ from actors.runners.side_queries import Titles, title_of
 from actors.runtime.offered_tools import check_generation
 from actors.runtime.services import check_images, check_mode, served_model
 
-# The results that are stored, and returned again if a command is repeated.
+# Decoders of stored results, which are returned again if a command is repeated.
 _SENT = msgspec.json.Decoder(messages.SendMessageResult)
 _ANSWERED = msgspec.json.Decoder(QuestionChanged)
 _SUBMITTED = msgspec.json.Decoder(messages.SubmitToolResultResult)
@@ -36,7 +36,7 @@ _CREATED = msgspec.json.Decoder(ApprovalRule)
 class CommandDispatch:
     """Handles the commands of one conversation. Call only on the actor's thread.
 
-    Methods raise StoreError, Rejected or an error of actors.messages; after the latter two, nothing has changed.
+    Methods raise StoreError, Rejected or an error from actors.messages; after the latter two, nothing has changed.
     """
 
     def __init__(self, pipeline: ConversationPipeline, titles: Titles) -> None:
@@ -48,7 +48,10 @@ class CommandDispatch:
     def carry_out(
         self, request: messages.CreatingCommand | messages.CreateSubAgent | messages.Wake | messages.ConversationCommand
     ) -> object:
-        """The answer is None for Wake, and for Delete, which `delete` answers later."""
+        """Carry out a command and return its answer; None for Wake.
+
+        For Delete, return only the cancel that could not be stored, or None; the deletion itself follows later.
+        """
         match request:
             case messages.Wake():
                 self._pipeline.load()
@@ -101,7 +104,7 @@ class CommandDispatch:
     def delete(self, origin: CommandOrigin | None) -> None:
         """Delete the idle conversation and its tools' state. If this raises StoreError, nothing was deleted.
 
-        `origin`, who asked for this, is stored outside the log, because the log is deleted, too.
+        `origin` (who asked for the deletion) is stored outside the log, because the log is deleted, too.
         """
         conversation_id, services = self._pipeline.conversation_id, self._services
         children = services.store.children(conversation_id)
@@ -327,9 +330,9 @@ class CommandDispatch:
         return loaded.record
 
     def _stop(self, force: bool) -> events.UserCancel | None:
-        """Stop all work before a deletion, and return the cancel if the store has no room for it.
+        """Stop all work before a deletion; return the cancel if it could not be stored, else None.
 
-        Raises Rejected unless `force`.
+        Without `force`, raises Rejected if the conversation is busy.
         """
         unstored = None
         if not self._pipeline.idle:
@@ -367,7 +370,7 @@ def cancel_event(request: messages.CancelConversationCommand, at: int) -> events
 
 
 def _client_call_beyond(loaded: LoadedConversation, mode: Mode) -> tuple[str, ...]:
-    """The id of a call that a client is running and this mode would not allow; () if there is none."""
+    """The id of the call that a client is running, if this mode would not allow the call; otherwise ()."""
     waiting = waiting_call(loaded.state)
     if waiting is None or mode is not Mode.RESTRICTED:
         return ()
@@ -405,7 +408,7 @@ def _check_etag(loaded: LoadedConversation, etag: str) -> None:
 
 
 def _check_archived(loaded: LoadedConversation, before: int | None) -> None:
-    """Raise EtagMismatchError if `before` (milliseconds) is set and the conversation was not archived before it."""
+    """Raise EtagMismatchError if `before` (ms) is set and the conversation was not archived before that time."""
     at = loaded.record.archived_at
     if before is not None and (at is None or at >= before):
         raise messages.EtagMismatchError

@@ -62,7 +62,7 @@ def spawn_result(unit: UnitOfWork, message_id: str) -> messages.SpawnSubAgentsRe
 def cancel_result(
     unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
 ) -> messages.CancelConversationResult:
-    """The result of a cancel: the stopped work, the surviving background jobs, and whether it was stored."""
+    """The result of a cancel: the stopped work, the surviving background jobs, and whether the cancel was stored."""
     now = unit.record if recorded else unit.before
     summary = summarize(now.state, unit.context)
     if not unit.entries:
@@ -99,7 +99,7 @@ def cancel_result(
     )
 
 
-# For each outcome of a tool call: the machine-readable cause and the message when a late answer is refused.
+# The machine-readable cause and the message with which a late answer is refused, by the outcome of the tool call.
 _LATE_ANSWER_REFUSALS = {
     ToolOutcome.OK: ("answered", "a client has already answered this call"),
     ToolOutcome.ERROR: ("answered", "this call already has a result"),
@@ -149,7 +149,7 @@ CONTENT = "content"
 
 
 def checked_form(question: Question, request: messages.AnswerQuestionCommand) -> str:
-    """The form's values, as JSON; "" if there are none. Raises InvalidFieldError if they do not match the form."""
+    """The values of an answered form, as JSON; "" for none. Raises InvalidFieldError if they do not match the form."""
     if not request.accept:
         return ""
     if question.url:

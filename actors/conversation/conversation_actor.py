@@ -117,7 +117,7 @@ class ConversationActor(Actor):
 
     @property
     def settled(self) -> bool:
-        """Whether no run is active, unless it waits for a person, and all changes and deletions are stored."""
+        """Whether all changes and deletions are stored, and no run is active except one that waits for a person."""
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return self._stored and (self._pipeline.idle or waits_for_people)
@@ -280,7 +280,7 @@ class ConversationActor(Actor):
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
     def _commit_outcomes(self, outcome: messages.EffectOutcome) -> None:
-        """Commit an outcome and those behind it in the mailbox, then handle sub-agents whose actors have stopped."""
+        """Commit an outcome together with those behind it in the mailbox; then handle sub-agents that have stopped."""
         outcomes = [outcome]
         stopped: list[str] = []
         while may_share_commit(outcome) and (envelope := self.mailbox.get_if(_may_follow)) is not None:
@@ -343,7 +343,7 @@ class ConversationActor(Actor):
     # --- stop -------------------------------------------------------------------------------------------------
 
     def _stop_if_idle(self) -> None:
-        """If the conversation is inactive, end the tools that still run, and stop the actor once its idle time is over.
+        """If the conversation is inactive, cancel its remaining calls and sub-agents, and stop the actor if it is due.
 
         Called after every message.
         """
@@ -365,7 +365,10 @@ class ConversationActor(Actor):
         return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
-        """Stop now if shutting down, not loaded or terminal, else after the idle timeout; never while a job runs."""
+        """Stop the actor at once at shutdown, or if the conversation is not loaded or has ended; else after a timeout.
+
+        Except at shutdown, the actor never stops while a background job runs.
+        """
         loaded = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self._shutdown is not None:
@@ -393,7 +396,7 @@ class ConversationActor(Actor):
             log.error("cannot store the run's end; a restart recovers it", extra={"conversation": self.conversation_id})
 
     def _report_end(self) -> None:
-        """Drop the tools' state of a conversation that has ended or has another owner, and report a sub-agent's end.
+        """If the conversation has ended or has another owner, drop its tools' state; report the end of a sub-agent.
 
         The end is not reported if the last commit has reported it, or if another server owns the parent.
         """
@@ -450,13 +453,13 @@ class _PendingDeletion:
     origin: CommandOrigin | None
     """Who requested the deletion first."""
     answer: Future[tuple[str, ...]] = field(default_factory=Future)
-    """The answer to all Delete commands: warnings."""
+    """The answer to all Delete commands, which consists of warnings."""
     overdue: bool = False
     leaked: bool = False
 
 
 class ConversationDeletion:
-    """Deletes one conversation once everything it runs has exited. Call only on the actor's thread, except `pending`.
+    """Deletes one conversation after its processes have exited. Call only on the actor's thread, except `pending`.
 
     `commands` deletes rows and tools' state, `commit_retries` gets a VerifyUncertainCommit if the store fails, and
     `remind` sends the actor a message after a number of milliseconds.
@@ -487,7 +490,7 @@ class ConversationDeletion:
         )
 
     def begin(self, origin: CommandOrigin | None) -> Future[tuple[str, ...]]:
-        """Begin the deletion, unless it has begun. Return its answer, which comes once the rows are deleted."""
+        """Begin the deletion if it has not begun; return the future of its answer, set once the rows are deleted."""
         if self._pending is None:
             self._pending = _PendingDeletion(origin)
             self._remind(DeletionOverdue(), DELETE_WAIT_MS)
@@ -499,7 +502,7 @@ class ConversationDeletion:
             self._pending.overdue = True
 
     def note_leak(self, receipt: KillReceipt) -> None:
-        """If some killed processes may still run (`receipt`), make the answer to the Delete command warn about them."""
+        """If `receipt` reports processes that may still run, let the answer to the Delete command warn of them."""
         if self._pending is not None and receipt.leaked:
             self._pending.leaked = True
 

@@ -84,7 +84,7 @@ def new_conversation(
 def new_successor(
     services: Services, unit: UnitOfWork, request: messages.ContinueConversationCommand, summary: str, at: int
 ) -> tuple[ports.ConversationRecord, ports.Commit]:
-    """The successor's record and commit. The unit gets a link to it, so the caller must write both in one commit."""
+    """The successor's record and commit. The unit gets a link to the successor; the caller must commit both at once."""
     parent = unit.record
     info = served_model(services, parent.model).info
     surroundings = services.workspace.surroundings(parent.cwd, services.permissions(parent.principal).roots)
@@ -120,7 +120,7 @@ _LEFT_OVER = (
 )
 
 
-# These messages fill at most a quarter of the usable window.
+# The unanswered messages may fill the usable window divided by this, which is a quarter of it.
 _PART_LEFT_OVER = 4
 
 
@@ -144,7 +144,7 @@ def new_sub_agent(
 ) -> tuple[ports.ConversationRecord, ports.Commit]:
     """A sub-agent's record and commit. Raises Rejected (for the budget, working directory or model).
 
-    Its mode is restricted wherever the server can enforce that, because no user watches a sub-agent.
+    The sub-agent's mode is restricted if the server can enforce that, because no user watches a sub-agent.
     """
     cwd = working_directory(services, task.cwd, parent.principal)
     info = served_model(services, task.model).info
@@ -194,7 +194,7 @@ def _created(
     *,
     command: ports.CommandRecord | None = None,
 ) -> tuple[ports.ConversationRecord, ports.Commit]:
-    """The record and the commit that creates it; its history begins with those of the texts that are not ""."""
+    """The record and the commit that creates it. Its history begins with `warning` and `summary`, if not empty."""
     begin = [(kind, text) for kind, text in ((SystemKind.NONE, warning), (SystemKind.SUMMARY, summary)) if text]
     added = tuple(
         Message(f"{record.id}:0:{n}", n, MessageType.SYSTEM, (Text(text),), record.created_at, kind=kind)
@@ -221,7 +221,7 @@ def _created(
 def spawn_from_command(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: messages.SpawnSubAgentsCommand, at: int
 ) -> tuple[UnitOfWork, messages.SpawnSubAgentsResult]:
-    """Begin a run with these sub-agents, whose files have been read.
+    """Begin a run with these sub-agents; the files named in their tasks have already been read.
 
     Raises Rejected, InvalidFieldError or TaskRefusedError.
     """

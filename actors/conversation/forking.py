@@ -160,7 +160,7 @@ def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[st
 
 
 def stored_bytes(store: ports.Store, commit: ports.Commit) -> int:
-    """How many bytes of its principal's quota a new conversation and its copied attachments need. Raises StoreError."""
+    """How many bytes of the principal's quota a new conversation and its copied attachments need. Raises StoreError."""
     content = sum(len(msgspec.json.encode(message.content)) for message in commit.messages)
     profile = len(msgspec.json.encode(commit.record.profile))
     if commit.fork is None:

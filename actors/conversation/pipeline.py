@@ -72,7 +72,7 @@ class LoadedConversation:
     def commit(
         self, unit: UnitOfWork, *others: ports.Commit, command: ports.CommandRecord | None = None, urgent: bool = False
     ) -> tuple[ActEffect, ...]:
-        """Commit a unit with commits of other conversations, publish its events, and return the effects to start.
+        """Commit a unit together with commits of other conversations, publish its events, and return its effects.
 
         Raises StoreError or QuotaExceededError, leaving this object unchanged.
         """
@@ -91,7 +91,7 @@ class LoadedConversation:
     def _commit_within_quotas(
         self, unit: UnitOfWork, others: tuple[ports.Commit, ...], command: ports.CommandRecord | None, *, urgent: bool
     ) -> None:
-        """Commit, counting run and tokens against the principal's quotas.
+        """Commit, counting a new run and the tokens used against the principal's quotas.
 
         Raises QuotaExceededError if the run would exceed them.
         """
@@ -117,17 +117,17 @@ class LoadedConversation:
             self._services.store.commit(commit, *others, urgent=urgent)
         except ports.FencedError:
             # An earlier attempt may have been written although it was reported as failed. The retry of the same unit
-            # then conflicts with its own rows, which is a success.
+            # then conflicts with the rows of that attempt, which counts as a success.
             if (stored := self._stored(unit)) is None:
                 raise
-            # The stored attempt may have created a different successor from this one.
+            # The stored attempt may have created a different successor than this attempt would have.
             unit.record = msgspec.structs.replace(unit.record, continued_by=stored.continued_by)
             log.warning(
                 "the store had accepted a commit that it reported as failed", extra={"conversation": self.record.id}
             )
 
     def _stored(self, unit: UnitOfWork) -> ports.ConversationRecord | None:
-        """The stored record if the unit is stored, that is, if its log rows alone follow the previous rows."""
+        """The stored record if the unit is stored: only its log rows follow the previous rows. None otherwise."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]
@@ -158,7 +158,7 @@ class ConversationPipeline:
         self.loaded: LoadedConversation | None = None
         self.deleted: ports.ConversationRecord | None = None
         self.origin: CommandOrigin | None = None
-        """Who sent the command that is being carried out; None while no command is."""
+        """The sender of the command that is being carried out; None if there is none."""
         self.now = services.clock.now_ms
         self.perform_exhausting: Callable[..., None] = self.perform
         """Commits outcomes that exhaust the conversation; the actor replaces it with creation.perform_exhausting."""
@@ -194,7 +194,7 @@ class ConversationPipeline:
         return self.loaded
 
     def _claim(self) -> ports.ConversationRecord | None:
-        """Claim the conversation, its parent and sub-agents for this server; None if it was deleted. Raises StoreError.
+        """Claim the conversation with its parent and sub-agents for this server; None if deleted. Raises StoreError.
 
         If the owner has changed, the parent and interrupted sub-agents are woken.
         """
@@ -205,7 +205,7 @@ class ConversationPipeline:
         return self.services.store.claim(self.conversation_id, wake_others)
 
     def advance(self, event: events.Event) -> UnitOfWork:
-        """Run an event through the pipeline. If it raises Rejected or StoreError, nothing changes."""
+        """Run an event through the pipeline. If this raises Rejected or StoreError, nothing has changed."""
         loaded = self.load()
         unit = loaded.begin()
         unit.run(event)
@@ -216,8 +216,8 @@ class ConversationPipeline:
         """Apply outcomes in one unit of work and prepare its commit.
 
         Rows and events are the same as with a unit for each outcome. The unit ends after the first outcome that starts
-        an effect, because effects must not wait, and before an outcome that raises an error; if that is the first one,
-        this method raises the error, too. Raises StoreError if the conversation cannot be loaded.
+        an effect, because effects must not wait, or before an outcome that raises an error. If the very first outcome
+        raises an error, so does this method. Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())
@@ -287,7 +287,8 @@ class ConversationPipeline:
     def _compute(self, unit: UnitOfWork) -> None:
         """Add the outcomes of calls that only compute to the unit that starts these calls.
 
-        Rows and events are the same as with a commit for each. If the commit fails, the calls are computed again.
+        Rows and events are the same as if each outcome had its own commit. If the commit fails, the calls are computed
+        again.
         """
         while len(unit.effects) == 1 and isinstance(call := unit.effects[0], ExecuteTool):
             outcome = self.executor.compute(call, unit.record, unit.context)
@@ -317,14 +318,14 @@ class ConversationPipeline:
 
 
 def taken_over(record: ports.ConversationRecord, node: str) -> ports.ConversationRecord:
-    """A stored record for its new owner, with the next epoch, so that commits by the previous owner fail."""
+    """The stored record, changed for its new owner: with the next epoch, so that the previous owner's commits fail."""
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 
 def recovering(
     loaded: LoadedConversation, at: int, alive: Collection[str] = (), *, restarted: bool = False
 ) -> UnitOfWork | None:
-    """Record that the open run and the jobs not in `alive` ended with the conversation's owner; None if there are none.
+    """The unit of work that ends the open run and marks jobs not in `alive` as lost; None if there are none of these.
 
     With `restarted`, the error of the last run is cleared, too.
     """
@@ -417,7 +418,7 @@ class CommitRetries(Generic[Entry]):
         return self.flush()
 
     def requeue(self, entry: Entry, *, first: bool = False, why: Exception | None = None) -> None:
-        """Put an entry that the store has just refused at the end or the head, unless it is queued already."""
+        """Queue an entry that the store has just refused, at the end or (`first`) the head, unless already queued."""
         if entry not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(entry)
             self._refused = 0 if first else self._refused
@@ -428,7 +429,7 @@ class CommitRetries(Generic[Entry]):
         self._refused = 0
 
     def flush(self) -> bool:
-        """Commit the entries in order; return False if the store refused some. Those and all later ones stay queued.
+        """Commit the entries in order. If the store refuses some, keep those and all later ones, and return False.
 
         Raises any other error from a commit; the entries of that commit are dropped, and the others are retried later.
         """

@@ -130,7 +130,7 @@ def checked_profile(services: Services, wanted: context.Profile) -> context.Prof
 
 
 def checked_client_tools(services: Services, tools: tuple[context.ClientTool, ...]) -> tuple[context.ClientTool, ...]:
-    """Raises InvalidFieldError about the first tool that is invalid."""
+    """The same tools, if all are valid; otherwise raise InvalidFieldError for the first invalid one."""
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     ours.add(SUBMIT_OUTPUT)
     seen: set[str] = set()
@@ -188,9 +188,10 @@ MAX_RULES = 100
 
 
 def check_rule_tool(services: Services, record: ConversationRecord, tool: str) -> None:
-    """Raise InvalidFieldError, with a similar name, unless this is a built-in tool, a client's, or an MCP server's.
+    """Raise InvalidFieldError, which suggests a similar name, if there is no such built-in tool or client tool.
 
-    A rule for another name never matches: one that is meant to deny calls would deny none.
+    A rule for an unknown tool would never match: if it is meant to deny calls, it would deny none. Names of MCP tools
+    are not checked.
     """
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     known = ours | {each.name for each in record.profile.client_tools}
@@ -206,7 +207,7 @@ def check_rule_tool(services: Services, record: ConversationRecord, tool: str) -
 def create_rule(
     services: Services, unit: UnitOfWork, wanted: context.ApprovalRule, principal: str, at: int
 ) -> context.ApprovalRule:
-    """Add a rule, replacing one for the same calls; if that one has the same action, return it instead.
+    """Add a rule. It replaces an existing rule for the same calls, which is returned instead if the actions are equal.
 
     Raises InvalidFieldError, whose `field` is a field of the rule.
     """
@@ -233,7 +234,7 @@ def create_rule(
 def create_rule_with_answer(
     services: Services, unit: UnitOfWork, wanted: context.ApprovalRule, principal: str, at: int, *, approve: bool
 ) -> None:
-    """Add a rule that gives calls like the decided one the same decision. Raises InvalidFieldError."""
+    """Add a rule that decides similar calls in the same way as the person's answer. Raises InvalidFieldError."""
     action = context.Action.ALLOW if approve else context.Action.DENY
     try:
         create_rule(services, unit, replace(wanted, action=action), principal, at)

@@ -37,10 +37,10 @@ RECOVERY_BATCH = 200
 
 
 class Supervisor:
-    """The directory of running conversation actors. Thread-safe; only start() and stop() block."""
+    """The directory of running conversation actors. Thread-safe; only start(), stop() and wait_until_woken() block."""
 
     def __init__(self, services: Services, load: Callable[[], None] | None = None) -> None:
-        """`load` runs on a thread before the first actor: it imports what a server without agents does not need."""
+        """`load` runs on its own thread once there is an actor; it imports modules that only actors need."""
         self._services = services
         self._load = load
         admission = Admission(services.max_llm_requests, services.files)
@@ -58,11 +58,12 @@ class Supervisor:
         self._waking = Waking(services, self._wake_one)
 
     def start(self) -> tuple[str, ...]:
-        """Before any request, recover every conversation whose run a restart interrupted; return their ids.
+        """Recover every conversation whose run was interrupted by a restart; return their ids.
 
-        Many are recovered in one transaction, and all become idle: no model is called, and no process is started. A
-        damaged one is logged, and retried at its next message. In a cluster, conversations are woken instead, because
-        they may already have actors. Raises StoreError.
+        Call this before any request. Many conversations are recovered in one transaction, and all become idle: no model
+        is called, and no process is started. A damaged conversation is logged, and recovered at its next message if
+        possible. In a cluster, conversations are woken instead, because they may already have actors. Raises
+        StoreError.
         """
         ids = self._services.store.unsettled()
         if self._services.cluster.me.incarnation:
@@ -83,8 +84,9 @@ class Supervisor:
     ) -> Future[Any]:
         """Send a command; the future may raise errors from actors.messages and core.errors.
 
-        A mode change takes the urgent lane, so that no queued call starts in the old mode. A cancel takes it, too; only
-        then is the work in flight stopped, bypassing the mailbox, so that its outcome cannot overtake the cancel.
+        A mode change takes the urgent lane, so that no queued call starts in the old mode. So does a cancel. Once the
+        cancel is in the mailbox, the work in flight is stopped at once, from here; its outcome cannot arrive before the
+        cancel.
         """
         if not isinstance(request, messages.CancelConversationCommand):
             urgent = isinstance(request, messages.SetModeCommand)
@@ -102,7 +104,7 @@ class Supervisor:
         self._waking.wake(ids)
 
     def wait_until_woken(self, seconds: float) -> bool:
-        """Wait until all conversations given to `wake`, except damaged ones, are idle or owned by another server."""
+        """Wait at most `seconds` for the conversations given to `wake`; return False if some have not been woken."""
         return self._waking.wait(seconds)
 
     def live_count(self) -> int:
@@ -304,7 +306,7 @@ class Supervisor:
 def _models_named(
     services: Services, request: messages.CreatingCommand | messages.ConversationCommand
 ) -> tuple[str, ...]:
-    """The models that a command names. Where a provider lists its models itself, that list must be known."""
+    """The models that a command names; the server must know them before the command is delivered."""
     match request:
         case messages.CreateConversationCommand(model=model):
             return (model or services.models.default,)

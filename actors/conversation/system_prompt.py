@@ -1,6 +1,7 @@
 """Builds the system prompt of a conversation.
 
-The prompt is fixed when the conversation is created, so that the prefix that providers cache never changes.
+The prompt is fixed when the conversation is created, so that the beginning of requests, which providers cache, never
+changes.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def sub_agent_prompt(
     lean: bool = False,
     small: bool = False,
 ) -> str:
-    """The prompt of a sub-agent that begins at `at` (Unix milliseconds), with its limits. `lean`, `small`: shorter."""
+    """The prompt, with its limits, of a sub-agent that begins at `at` (Unix ms). `lean` and `small` make it shorter."""
     end, place = _how_to_end(max_turns, timeout_ms), _place(surroundings, mode, at)
     if lean:
         return "\n\n".join((SUB_AGENT, end, place))

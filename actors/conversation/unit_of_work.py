@@ -181,7 +181,7 @@ class OutcomeBatch:
 
 
 def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:
-    """Which tool calls the transition of `event` decided about, and who or what decided. `state` is the state after it.
+    """The decisions about tool calls that the transition of `event` to `state` made, and who or what made them.
 
     Without approval rules and with a policy that never asks, calls run without a decision.
     """

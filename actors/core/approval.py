@@ -25,7 +25,7 @@ PROGRAMS = frozenset(
     "stat tail tee touch tr tree true tsc uname uniq wc wget which".split()
 )
 
-# Programs for which this is true of some subcommands; the first argument must be one of these.
+# Programs for which the same is true, but only if the first argument is one of these subcommands.
 SUBCOMMANDS = {
     "apt": "list search show",
     "cargo": "bench build check clippy doc fmt metadata test tree",
@@ -41,19 +41,19 @@ SUBCOMMANDS = {
     "systemctl": "is-active list-units status",
 }
 
-# Options that run nothing in any of these programs. They are compared as a whole.
+# Options that make none of these programs run another one. Each is compared as a whole word.
 HARMLESS = frozenset(
     "- -- -h -l -la -m -q -v --cached --check --color --dry-run --name-only --name-status --no-color --oneline "
     "--porcelain --quiet --release --short --staged --stat --verbose --version".split()
 )
 
-# Matches the beginning of an option, of the name of a file with options, and of a setting such as `CC=gcc`; also text
-# that make, or a shell that a program starts, would expand.
+# Matches words that may be more than names or data: options (`-x`, `+x`), files with options (`@file`), settings such
+# as `CC=gcc`, and text that make, or a shell started by the program, would expand.
 _NO_OPERAND = re.compile(r"[-+@]|[^/]*=|(?s:.*)(?:\$[({]|`)")
 
 
 def runs_no_other(command: ShellCommand) -> bool:
-    """Whether the command's program is known never to run another program that its operands name."""
+    """Whether the command's program is known never to run a program that its operands name."""
     program, *arguments = command.words
     if program in PROGRAMS:
         return True
@@ -84,7 +84,7 @@ TWO_WORDS = frozenset(
 # Shells, whose scripts may come from a file or from another command.
 SHELLS = frozenset("bash sh dash zsh ksh".split())
 
-# Matches text that a shell run by the command would turn into other words.
+# Matches characters that a shell started by the command would expand, which changes the words.
 _EXPANDED = re.compile(r"[\\$`{}\[\]*?~]")
 _QUOTES = re.compile(r"[\\'\"]")
 _PART = re.compile(r"[^\s;|&()<>`$,\[\]{}=!]+")
@@ -92,13 +92,13 @@ _PART = re.compile(r"[^\s;|&()<>`$,\[\]{}=!]+")
 
 class RuleMatch(IntEnum):
     NO = 0
-    # The call might match: this can only be known when it runs.
+    # The call might match; only running it would tell.
     MAYBE = 1
     YES = 2
 
 
 def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, edition: Rules) -> RuleMatch:
-    """How a rule that denies or asks matches the call; without a `subject`, nothing is known about its commands."""
+    """Whether a rule that denies or asks matches the call. None as `subject`: what the call would do is unknown."""
     if rule.tool:
         return _certainly(call.name == rule.tool)
     if rule.mcp_server:
@@ -190,7 +190,7 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
-    """Whether the rule's words occur, or might occur, in the command. The directories of programs are ignored."""
+    """Whether the rule's words occur, or might occur, in the command. Directories are ignored: `/bin/rm` is `rm`."""
     wanted, words = _named(rule.words), command.words
     if not wanted:
         return RuleMatch.NO
@@ -246,14 +246,14 @@ def _covers_command(rule: ApprovalRule, command: ShellCommand, edition: Rules) -
 
 
 def _only_words(subject: CallSubject) -> tuple[str, ...]:
-    """The words of the call's only command; () if the call does more, or if not all words are known."""
+    """The words of the call's command, if there is exactly one and all its words are known; otherwise ()."""
     if subject.opaque or len(subject.commands) != 1 or subject.commands[0].open:
         return ()
     return subject.commands[0].words
 
 
 def _prefixes(subject: CallSubject, edition: Rules) -> tuple[ApprovalRule, ...]:
-    """A rule for each command's first one or two words; none where such a rule would not allow the command."""
+    """Rules that allow the first one or two words of each command, if such a rule would allow the command."""
     if subject.opaque:
         return ()
     begun = ((command, command.words[: 2 if command.words[0] in TWO_WORDS else 1]) for command in subject.commands)

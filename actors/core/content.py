@@ -49,13 +49,13 @@ class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use")
     input: str
     """The arguments as JSON text, as the model wrote them; if invalid, the call gets an error result."""
     bad_input: str = ""
-    """For tools that clients run: why the input does not match the tool's schema, so no client is asked; else ""."""
+    """Why no client is asked to run this call of a client tool: the input does not match the schema. Otherwise ""."""
     group: ToolGroup | None = None
     """The tool's group at the time of the call, for tools that clients declared. None for built-in and MCP tools."""
     own: Reasoning | None = None
-    """Data that the provider sent with the call and needs back, such as a signature, as `raw`; None if it sent none."""
+    """Data that the provider sent with the call and needs back, such as a signature, in `own.raw`; None for none."""
     corrected: str = ""
-    """The corrections to the name and input that the model wrote, as text for the call's result; "" for none."""
+    """How the model's name and input for this call were corrected, as text for its result; "" if they were not."""
 
 
 class Image(Struct, frozen=True, gc=False, tag="image"):
@@ -191,12 +191,12 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     run: str = ""
     """The id of the run (the work on one user message) that this message belongs to; "" if it belongs to none."""
     delivery: str = ""
-    """For user messages: how the message was handled, which is "direct", "steer" or "follow_up"; "" for others."""
+    """For user messages: how the message reached the agent ("direct", "steer" or "follow_up"); "" for other types."""
     request_id: str = ""
     attempt: int = 0
     through_sequence: int = 0
-    """For agent messages: the last message that the request contained. Messages stored while the model was answering
-    have a higher sequence, and later requests contain them after the answer and its tool results."""
+    """For agent messages: the number of the last message in the request that this message answers. Messages stored
+    while the model was answering have higher numbers; later requests contain them after the answer and its results."""
     usage: Usage | None = None
     kind: SystemKind = SystemKind.NONE
     meta: bool = False
@@ -240,7 +240,7 @@ def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Contai
 
 
 def call_id(request_id: str, index: int) -> str:
-    """A tool-call id that every provider accepts, the same for the same arguments."""
+    """A tool-call id that every provider accepts; equal arguments give equal ids."""
     text = _NOT_IN_CALL_ID.sub("-", f"{request_id}-{index}")
     return text if len(text) <= 40 else "call-" + hashlib.sha256(f"{request_id}-{index}".encode()).hexdigest()[:32]
 
@@ -253,7 +253,7 @@ def tool_uses(content: tuple[Content, ...]) -> tuple[ToolUse, ...]:
 
 # A typical number of bytes of UTF-8 per token, for English text and code with the tokenizers of current models.
 BYTES_PER_TOKEN = 4
-# The tokens of an image of the largest size that is sent to models: its longer side has 1,568 pixels.
+# The tokens of the largest image that is sent to models (1,568 pixels on the longer side).
 IMAGE_TOKENS = 1_600
 _PROSE = bytes(byte for byte in range(128) if chr(byte).isalpha() or chr(byte).isspace())
 
@@ -267,17 +267,17 @@ def tokens_of(size: int) -> int:
 
 
 def content_tokens(content: Iterable[Content], *, images: bool = True) -> int:
-    """Estimate the tokens of messages' content; `images`: whether its images are sent."""
+    """Estimate how many tokens the content takes; `images` says whether its images are sent."""
     blocks = tuple(content)
     size = sum(utf8_size(text) for block in blocks for text in _texts(block))
     return tokens_of(size) + (IMAGE_TOKENS * sum(1 for _ in images_of(blocks)) if images else 0)
 
 
 def most_tokens(text: str) -> int:
-    """An upper estimate of the tokens of a program's output, which may have few bytes per token.
+    """A high estimate of the tokens in a program's output, which may have few bytes per token.
 
-    Whatever the text, it is at least half of what byte-level tokenizers count: many, for example, count each digit
-    as a token.
+    For any text, the estimate is at least half the number that byte-level tokenizers count; many of these count each
+    digit, for example, as a token.
     """
     data = text.encode("utf-8", "replace")
     rest = len(data.translate(None, _PROSE))

@@ -1,6 +1,6 @@
 """The context of a transition: the facts about a conversation that the state machine reads.
 
-A transition can change only one of them, the mode.
+Of these facts, a transition can change only the mode.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ApprovalRule(Struct, frozen=True, omit_defaults=True):
     action: Action
     tool: str = ""
     command: str = ""
-    """The rule applies to this command: the whole text of a call, or one simple command with exactly these words."""
+    """A command that the rule applies to: the whole text of a call, or one simple command with exactly these words."""
     command_prefix: str = ""
     path: str = ""
     """An absolute directory without symbolic links: the rule applies to tools that read or write files beneath it."""
@@ -54,7 +54,7 @@ class ShellCommand(Struct, frozen=True, omit_defaults=True):
     open: bool = False
     """Whether more words follow that are known only when the command runs, such as variables and patterns."""
     runs_others: bool = False
-    """Whether the command may run others that `words` does not name; only in logs before `Rules.NOTHING_LOST`."""
+    """Whether the command may run others, not named in `words`; set only in logs older than `Rules.NOTHING_LOST`."""
 
 
 class CallSubject(Struct, frozen=True, omit_defaults=True):
@@ -64,7 +64,7 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
     commands: tuple[ShellCommand, ...] = ()
     """All simple commands in the text; incomplete if `opaque` is set."""
     inner: tuple[ShellCommand, ...] = ()
-    """Simple commands inside the arguments of other commands, or inside an opaque text; there may be more."""
+    """Simple commands found in the arguments of other commands or in an opaque text; others may remain unfound."""
     opaque: bool = False
     paths: tuple[str, ...] = ()
     trees: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
     also_reads: tuple[str, ...] = ()
     """Further paths that the tool reads. A rule that allows these paths alone does not allow the call."""
     workspace: bool = False
-    """Whether the call asks for the unrestricted mode where a person can grant the workspace mode instead."""
+    """Whether the call asks for unrestricted mode, but a person could grant workspace mode instead."""
 
 
 class Suggested(Struct, frozen=True, omit_defaults=True):
@@ -105,15 +105,15 @@ class Rules(IntEnum):
     """The first version; also used for logs that name no version."""
     # New: the agent is notified that a run was interrupted; the budget is checked before each model request attempt.
     INTERRUPTIONS = 2
-    # New: a conversation's tools may be limited to some, without request_mode_upgrade (which asks for a wider mode).
-    # Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
+    # New: a conversation may be limited to some of the tools, which need not include request_mode_upgrade (it asks for
+    # a wider mode). Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
     OWN_TOOLS = 3
-    # New: a summary that a user requests and that fails leaves the conversation as it was, unless its context is full.
-    # The agent gets a notice if its model does not see the images of its history, and when the date has changed.
-    # Approval rules match commands differently. After a request that the provider found too long, a summary is
-    # requested. A run fails when its calls have failed in the same way three times in a row, and says if its answer is
-    # empty. Reasoning that is cut off at the token limit ends the run. The agent gets a notice when most of the budget,
-    # or of the requests of a run, is used up.
+    # New: if a summary that a user requested fails, the conversation stays as it was, unless its context is full. The
+    # agent gets a notice if its model does not see the images in its history, and when the date has changed. Approval
+    # rules match commands differently. After a request that the provider found too long, a summary is requested. A run
+    # fails when its calls have failed in the same way three times in a row; a run with an empty answer says so.
+    # Reasoning that is cut off at the token limit ends the run. The agent gets a notice when most of the budget, or
+    # most of a run's requests, are used up.
     NOTHING_LOST = 4
 
 
@@ -146,13 +146,13 @@ class ToolTraits(Struct, frozen=True, omit_defaults=True):
     """Whether calls need approval under ASK_WRITES. A tool that is not in `ConvContext.tools` counts as one that
     writes."""
     always_asks: bool = False
-    """Whether calls need approval under every policy: request_mode_upgrade, and client tools that demand it."""
+    """Whether calls need approval under every policy, as for request_mode_upgrade and client tools that demand it."""
     client: bool = False
     timeout_ms: int = 0
     """For a tool that a client runs: how long a call waits for the client's answer, in milliseconds."""
 
     def offered_in(self, mode: Mode | None) -> bool:
-        """Whether `mode` offers the tool: restricted mode leaves out client tools that write. None: no client tools."""
+        """Whether `mode` offers the tool: restricted mode omits client tools that write. No client tools: None."""
         return mode is not Mode.RESTRICTED or not self.client or not self.writes
 
 
@@ -185,7 +185,7 @@ class ConvContext(Struct, frozen=True):
     working_dir: str
     model_id: str
     usable_window: int
-    """Tokens that the model accepts: its input limit, or its window minus reserved output (REQ-BED-012)."""
+    """The maximum tokens of a request: the model's input limit, or its window minus reserved output (REQ-BED-012)."""
     is_sub_agent: bool = False
     mode: Mode = Mode.UNRESTRICTED
     restriction_available: bool = False
@@ -220,7 +220,7 @@ class ConvContext(Struct, frozen=True):
         return self._reaches(used, self.limits.exhaust_ratio)
 
     def _reaches(self, used: int, ratio: float) -> bool:
-        """Whether `used` is at least `ratio` (rounded to 1/1000) of the usable window; False if it is unknown (0)."""
+        """Whether `used` is at least `ratio` (rounded to 1/1000) of the usable window; False if that is unknown (0)."""
         return self.usable_window > 0 and used * 1_000 >= round(ratio * 1_000) * self.usable_window
 
 
@@ -246,7 +246,7 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
         )
 
 
-# Why `unoffered` returns a tool, and what to change.
+# Explains to users why `unoffered` returns a tool, and what they can change.
 NOT_OFFERED = (
     "restricted mode offers only read-only client tools; declare a tool as read-only if it changes nothing, or "
     "choose workspace or unrestricted mode"
@@ -276,7 +276,7 @@ class Generation(Struct, frozen=True, omit_defaults=True):
     """The limit of one answer in tokens, reasoning included; 0: the server's default."""
 
     def over(self, other: Generation) -> Generation:
-        """These settings, with the values from `other` for those that are unset."""
+        """These settings, with unset ones taken from `other`."""
         return Generation(
             self.reasoning_effort or other.reasoning_effort,
             other.temperature if self.temperature is None else self.temperature,
@@ -298,9 +298,9 @@ class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):
-    """What the creator of a conversation chose.
+    """The settings chosen by the creator of a conversation.
 
-    It is stored in its own table, because conversations' rows are rewritten often.
+    Profiles have their own table, because the rows of conversations are rewritten often.
     """
 
     instructions: str = ""
@@ -313,10 +313,10 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     forked_at: str = ""
     """The id, in the original conversation, of the last run that was copied to this fork; "" if it is not a fork."""
     cache_key: str = ""
-    """The providers' key for cached prompts; a fork uses its original's. "" means the conversation id."""
+    """The key under which providers cache prompts; a fork uses its original's key. "" means the conversation id."""
     client_tools: tuple[ClientTool, ...] = ()
     """The tools that clients run; they can change only while no run is open."""
     mcp_servers: tuple[ChosenMcpServer, ...] = ()
     """The MCP servers in addition to those of the operator; they can change only while no run is open."""
     auto_continue: bool = False
-    """Whether the successor is created in the same commit that uses up the context."""
+    """Whether a successor is created automatically, in the commit that uses up the context."""

@@ -81,7 +81,7 @@ class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
 
 
 class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
-    """After the commit: wait for a client's answer to a tool call, until ToolDeadline with these ids."""
+    """After the commit: wait for a client to answer a tool call; at the deadline, send ToolDeadline with these ids."""
 
     tool_use_id: str
     execution_id: int
@@ -89,7 +89,7 @@ class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
 
 
 class AwaitAnswer(Struct, frozen=True, tag="await_answer"):
-    """After the commit: wait for a person's answer to a question, until QuestionOver with these ids."""
+    """After the commit: wait for a person's answer to a question; at the deadline, send QuestionOver with these ids."""
 
     tool_use_id: str
     execution_id: int

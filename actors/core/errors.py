@@ -29,8 +29,8 @@ class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-# The failures after which a model request is retried. New events use `TIMED_OUT` for sub-agents only; it is listed for
-# the replay of logs from earlier versions, which also used it for timeouts of providers.
+# The failures after which a model request is retried. New events use `TIMED_OUT` for sub-agents only; it is listed here
+# because logs from earlier versions, which must be replayed, also use it for timeouts of providers.
 RETRYABLE = frozenset({
     ErrorKind.NETWORK, ErrorKind.TIMED_OUT, ErrorKind.RATE_LIMIT, ErrorKind.SERVER_ERROR, ErrorKind.RESOURCE_EXHAUSTED,
 })  # fmt: skip

@@ -47,7 +47,8 @@ class UserMessage(Command, RunOptions, frozen=True, omit_defaults=True, tag="use
     images: tuple[Image, ...] = ()
     delivery: Delivery = Delivery.REJECT
     expected_run: str = ""
-    """If set, the command is rejected with RUN_OVER, before any other check, unless the open run has this id."""
+    """The id that the open run must have, or else the command is rejected with RUN_OVER before any other check; "" for
+    no condition."""
 
 
 class UserCancel(Command, frozen=True, tag="user_cancel"):
@@ -55,7 +56,7 @@ class UserCancel(Command, frozen=True, tag="user_cancel"):
 
     at: int
     run_id: str = ""
-    """If set, the event is ignored unless the open run has this id."""
+    """The id that the open run must have, or else the event is ignored; "" for no condition."""
     discard_queued: bool = False
     kill_jobs: bool = False
     reason: str = ""
@@ -98,7 +99,7 @@ class SetMode(Command, frozen=True, omit_defaults=True, tag="set_mode"):
     at: int
     mode: Mode
     stop: tuple[str, ...] = ()
-    """The ids of running calls with more rights than the new mode gives, which must be stopped (REQ-BED-016)."""
+    """The ids of running calls that must be stopped, because they have more rights than the new mode (REQ-BED-016)."""
 
 
 class BeginLlm(SettleEvent, frozen=True, tag="begin_llm"):
@@ -124,7 +125,7 @@ class LlmStreamStarted(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_str
     request_id: str
     attempt: int
     waited_ms: int = 0
-    """How long the attempt waited for a slot before it was sent. Only for readers of the log."""
+    """How long the attempt had to wait before it was sent. Recorded only for readers of the log."""
 
 
 class LlmStreamChunk(LlmOutcome, frozen=True, tag="llm_stream_chunk"):
@@ -158,7 +159,7 @@ class LlmResponse(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_response
     context_full: bool = False
     """Whether the response ended because the context window had no room left, whatever `usage` says."""
     narrowed: bool = False
-    """Whether the provider first found the request too long, and then got it with shorter tool results."""
+    """Whether the provider found the request too long, and then answered it with shorter tool results."""
 
 
 class LlmError(LlmOutcome, frozen=True, tag="llm_error"):
@@ -192,18 +193,18 @@ class ToolComplete(ToolEvent, frozen=True, omit_defaults=True, tag="tool_complet
     execution_id: int
     result: ToolResult
     ended_job: str = ""
-    """The handle of the background job whose end the result shows to the agent; "" for none."""
+    """The handle of the background job if the result tells the agent that a job has ended; otherwise ""."""
 
 
 class ToolTransient(ToolEvent, frozen=True, tag="tool_transient"):
-    """Something that the tool depends on failed, such as the sandbox, so that the tool could not start or finish."""
+    """The tool could not start or finish, because something that it depends on failed, such as the sandbox."""
 
     at: int
     tool_use_id: str
     execution_id: int
     message: str
     begun: bool = True
-    """Whether the tool may have started; if it did not, the call can be retried even if it is not `retry_safe`."""
+    """Whether the tool may have started. If not, the call can be retried even if the tool is not `retry_safe`."""
 
 
 class ToolAborted(ToolEvent, frozen=True, tag="tool_aborted"):
@@ -215,7 +216,7 @@ class ToolAborted(ToolEvent, frozen=True, tag="tool_aborted"):
 
 
 class AgentsSpawned(ToolEvent, frozen=True, tag="agents_spawned"):
-    """All arguments of a spawn_sub_agent call are valid, so that its sub-agents can be started."""
+    """The arguments of a spawn_sub_agent call have been found valid; its sub-agents can be started."""
 
     at: int
     tool_use_id: str
@@ -329,7 +330,7 @@ class UsageReported(Struct, frozen=True, tag="usage_reported"):
     aside: bool
     """Whether a side query, such as for the title, used the tokens; otherwise an aborted request or a sub-agent did."""
     run: str = ""
-    """For a sub-agent's tokens: the id of the parent's run; they are added to that run while it is open. Else ""."""
+    """If a sub-agent used the tokens: the id of its parent's run, to which they count while it is open. Else ""."""
 
 
 class McpRestarted(Struct, frozen=True, tag="mcp_restarted"):

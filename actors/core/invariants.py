@@ -40,7 +40,7 @@ class InvariantChecker:
         self._usage: notifications.UsageChanged | None = None
 
     def begin_mid_log(self) -> None:
-        """Accept from now on that events refer to earlier, missing ones: the beginning of the log was deleted."""
+        """Accept from now on that events refer to missing earlier ones: the beginning of the log was deleted."""
         self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:
@@ -155,7 +155,7 @@ class InvariantChecker:
     # --- checks at the end of the log
 
     def check_end(self, state: states.State, mode: Mode) -> Iterator[str]:
-        """Yield each difference between what is open at the end of the log and the stored state and mode."""
+        """Compare what is open at the end of the log with the stored state and mode; yield each difference."""
         yield from self._open_runs(state)
         yield from _compare("tool calls without a result", self._chain.open_calls, states.open_calls(state))
         asked = state.undecided if isinstance(state, states.AwaitingToolApproval) else ()

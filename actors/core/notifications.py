@@ -78,7 +78,7 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
     since: int
     suggestions: tuple[ApprovalRule, ...] = ()
     asked_by: ApprovalRule | None = None
-    """Why a person is asked: this rule asks, or it denies and might match this call. None: not because of a rule."""
+    """The rule that made approval necessary: one that asks, or denies and might match the call. None if no rule did."""
     workspace: bool = False
 
 
@@ -89,7 +89,7 @@ class ApprovalDecision(StrEnum):
 
 
 class ApprovalResolved(Struct, frozen=True, tag="approval_resolved"):
-    """An approval request was decided or withdrawn, which happens exactly once."""
+    """An approval request was decided or withdrawn. Each request has exactly one such notification."""
 
     tool_use_id: str
     decision: ApprovalDecision
@@ -138,7 +138,7 @@ class ContextWarning(Struct, frozen=True, tag="context_warning"):
 
 
 class SubAgents(Struct, frozen=True, tag="sub_agents"):
-    """A sub-agent ended. After the last one, all results are added to the history in the same commit."""
+    """A sub-agent ended. If it was the last one, the same commit adds all results to the history."""
 
     reports: tuple[AgentReport, ...]
     pending: tuple[AgentSummary, ...]

@@ -17,12 +17,12 @@ from actors.core import content
 from actors.core.context import ToolGroup
 from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, RunStop, StopReason
 
-# A duration, or a time since the epoch: up to the year 9999, and 0 if unknown.
+# A duration, or a time since the epoch (up to the year 9999); 0 if unknown.
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=content.LATEST_MS)]
 
 
 class CycleDelivery(StrEnum):
-    """How a message reaches the agent: it begins a run, joins the open one, or waits for its end."""
+    """How a message reaches the agent: it begins a run, joins the open run, or waits until that run has ended."""
 
     DIRECT = "direct"
     STEER = "steer"
@@ -36,7 +36,7 @@ class OutputKind(StrEnum):
 
 
 class CycleUserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
-    """A user message, at the time when the agent gets it (steers) or the server accepts it (all others)."""
+    """A user message. The event occurs when the agent gets the message (steers) or the server accepts it (others)."""
 
     id: str
     delivery: CycleDelivery | None = None
@@ -97,7 +97,7 @@ def encode_line(event: CycleEvent) -> str:
 
 
 class RequestCycle(Struct, frozen=True):
-    """A user message, the agent's work on it, and the messages that joined it, until the first run-stop."""
+    """A user message, and all that follows until the first run-stop: the agent's work, and messages that joined it."""
 
     root: CycleUserMessage
     kind: CycleDelivery
@@ -164,7 +164,7 @@ class ProtocolError(Exception):
 
 
 class Projection(Struct, frozen=True):
-    """The cycles after a number of events. Before any event, no cycle is open and the queue is empty."""
+    """The cycles that the events so far have produced. Before the first event, none is open and the queue is empty."""
 
     closed: tuple[RequestCycle, ...] = ()
     open: RequestCycle | None = None
@@ -181,7 +181,7 @@ class Projection(Struct, frozen=True):
 
 class Projector(Struct, frozen=True):
     strict: bool = False
-    """Raise ProtocolError for an event that cannot occur at its place, instead of skipping it."""
+    """Whether an event that cannot occur at its place raises ProtocolError; if not, the event is skipped."""
     undeclared: CycleDelivery = CycleDelivery.FOLLOW_UP
     """How a message during a run is treated if its delivery is neither STEER nor FOLLOW_UP."""
 
@@ -258,10 +258,10 @@ def events_in(cycle: RequestCycle) -> tuple[CycleEvent, ...]:
 def events_of(
     notifications: Iterable[Notification], groups: Mapping[str, ToolGroup], times: Iterable[int] = repeat(0)
 ) -> Iterator[CycleEvent]:
-    """Convert durable notifications into input events.
+    """Convert durable notifications into events of request cycles.
 
-    `groups` maps tools to their groups (default: OTHER), `times` are in ms since the epoch. The event for a follow-up
-    comes when it is queued, not when its run begins.
+    `groups` maps tools to their groups (default: OTHER); `times` are those of the notifications, in ms since the epoch.
+    The event for a follow-up occurs when the follow-up is queued, not when its run begins.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):

@@ -16,16 +16,16 @@ STATE_VERSION = 1
 
 
 class RunOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a message asks for the whole run that it begins.
+    """The options that a message sets for the whole run that it begins.
 
-    The message inherits these fields as an event and in the queue; the `Ledger` of the run repeats them, because a base
-    class would change the order in which its fields are stored.
+    `UserMessage` and `QueuedInput` inherit these fields. `Ledger` repeats them instead, because a base class would
+    change the order in which its fields are stored.
     """
 
     generation: Generation | None = None
-    """Settings for the run's model requests; the conversation's settings apply to what is not set."""
+    """Settings for the run's model requests; for those that are unset, the conversation's settings apply."""
     output_schema: str = ""
-    """The JSON Schema, as JSON text, of the value that the run must end with; "" for none, as for every steer."""
+    """The JSON Schema, as JSON text, of the value that the run must end with; "" for none. Steers have none."""
 
 
 class QueuedInput(RunOptions, frozen=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class JobStatus(StrEnum):
     EXITED = "exited"
     KILLED = "killed"
     LOST = "lost"
-    """The job ended with the server, or the conversation was moved to another one; its output is lost."""
+    """The server stopped, or the conversation was moved to another server; the job's output is lost."""
 
 
 class BackgroundJob(Struct, frozen=True, omit_defaults=True):
@@ -68,7 +68,7 @@ class BackgroundJob(Struct, frozen=True, omit_defaults=True):
 
 
 class QuestionStatus(StrEnum):
-    """Whether a tool's question still waits. PENDING is followed by exactly one of the other values."""
+    """Whether a tool's question still awaits an answer. PENDING is followed by exactly one of the other values."""
 
     PENDING = "pending"
     ANSWERED = "answered"
@@ -129,10 +129,10 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     turns: int = 0
     """For sub-agents: the number of model requests so far."""
     max_turns: int = 0
-    """For sub-agents: the limit of `turns`, without the last request (see `grace`); 0 for the default limit."""
+    """For sub-agents: the limit of `turns`, after which one last request follows (see `grace`); 0 for the default."""
     nudges: int = 0
-    """For sub-agents: consecutive answers without a call. For runs with an output schema: attempts to end without a
-    valid value."""
+    """For sub-agents: how many answers in a row had no tool call. For runs with an output schema: how many times the
+    model tried to end the run without a valid value."""
     grace: bool = False
     """For sub-agents: whether the turn limit is reached; the running request is then the last one."""
     last_text: str = ""
@@ -144,10 +144,10 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     aside_usage: Usage = Usage()
     """Tokens of side queries, such as for the title. They count towards the conversation's budget, not a run's."""
     run_mode: Mode | None = None
-    """The mode at the beginning of the latest run, which determines its client tools; None if there are none."""
+    """The mode at the beginning of the latest run, which determines its client tools; None if the run has none."""
     generation: Generation | None = None
     output_schema: str = ""
-    """The `RunOptions` of the message that began the latest run."""
+    """Like `generation`, one of the `RunOptions` of the message that began the latest run."""
     output: str = ""
     """The output, as JSON, of a run whose last answer filled the context: kept until the summary is written."""
     questions: int = 0
@@ -155,18 +155,18 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     past_questions: tuple[PastQuestion, ...] = ()
     """The most recently ended questions, oldest first."""
     failure: str = ""
-    """Identifies how the calls of the last response failed; "" if one of them did not fail."""
+    """Identifies how the calls of the last response failed; "" if any of them did not fail."""
     repeats: int = 0
-    """How many responses in a row had calls that failed in the same way as those of the response before."""
+    """How many times in a row the calls of a response failed in the same way as those of the response before it."""
     date: str = ""
     """The latest date that the model knows, as YYYY-MM-DD; "" for the one in the system prompt."""
     budget_warned: bool = False
     """Whether the latest run got the notice that most of the budget is spent."""
     hidden_from: str | None = None
-    """The model that was told that it does not see the images; "" if none was told since the latest image, None if
-    there are no images."""
+    """The model that was told that it does not see the images in the history; "" if no model has been told since the
+    latest image, None if there are no images."""
     narrowed: int = 0
-    """Tool results up to this message are shorter in requests, because a provider found a request too long."""
+    """Tool results up to the message with this number are cut further, because a provider found a request too long."""
     jobs: tuple[BackgroundJob, ...] = ()
     """The background jobs that are running, or that have ended without the agent being notified yet."""
 
@@ -212,7 +212,7 @@ class AwaitingLlm(Struct, frozen=True, tag="awaiting_llm"):
     ledger: Ledger
     reason: LlmReason
     error: str = ""
-    """Why the run fails instead; "" if it goes on."""
+    """Why the run fails instead of making the request; "" if it goes on."""
 
 
 class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
@@ -252,7 +252,7 @@ class AwaitingToolApproval(Struct, frozen=True, omit_defaults=True, tag="awaitin
 
 
 class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing"):
-    """The tool calls in a response run one at a time, in its order."""
+    """The tool calls in a response run one at a time, in the order of the response."""
 
     ledger: Ledger
     current_tool_id: str
@@ -285,7 +285,7 @@ class AgentTask(Struct, frozen=True):
     timeout_ms: int
     read_first: tuple[str, ...] = ()
     given: str = ""
-    """The content of the files in `read_first`, in the form in which the sub-agent reads it after its task."""
+    """The contents of the files in `read_first`, as the text that the sub-agent reads after its task."""
 
 
 class PendingAgent(Struct, frozen=True):
@@ -366,7 +366,7 @@ class Error(Struct, frozen=True, tag="error"):
 
 
 class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
-    """The context is full, and the model writes a summary, in a request without tools."""
+    """The model writes a summary, in a request without tools: the context is full, or a client requested a summary."""
 
     ledger: Ledger
     request_id: str
@@ -379,7 +379,7 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
     last_error: LlmFailure | None = None
     model: str = ""
     before: Idle | Error | None = None
-    """The state to return to if a summary by command fails, without its ledger; None if the context is full."""
+    """The state (without its ledger) to return to if a client's summary request fails; None if the context is full."""
     unanswered: bool = False
     """Whether the run ends without an answer, because the provider found its request too long."""
 
@@ -392,14 +392,14 @@ class ContextExhausted(Struct, frozen=True, tag="context_exhausted"):
 
 
 class Completed(Struct, frozen=True, tag="completed"):
-    """Terminal: a sub-agent that submitted its result."""
+    """Terminal: the sub-agent has submitted its result."""
 
     ledger: Ledger
     result: str
 
 
 class Failed(Struct, frozen=True, tag="failed"):
-    """Terminal: a sub-agent that failed."""
+    """Terminal: the sub-agent has failed."""
 
     ledger: Ledger
     kind: ErrorKind
@@ -417,7 +417,7 @@ TERMINAL = (ContextExhausted, Completed, Failed)
 INACTIVE = (Idle, Error, *TERMINAL)
 
 
-# The names of the states, in the store and in filters.
+# Maps each state's class to the state's name in the store and in filters.
 NAMES = {kind: str(kind.__struct_config__.tag) for kind in get_args(State)}
 
 

@@ -120,7 +120,7 @@ def heading(task: str) -> str:
 
 
 class ContextState(StrEnum):
-    """The states of the diagram: the specified ones and Bedrock's additions."""
+    """The states of the Context Manager diagram: the specified ones and Bedrock's additions."""
 
     IDLE = "Idle"
     PROCESSING_USER_MESSAGE = "ProcessingUserMessage"

@@ -53,7 +53,7 @@ class Quiescing(Struct, frozen=True, tag="quiescing"):
 
     call: ExecuteTool
     waiting: ExecuteTool | None = None
-    """The call that starts as soon as these processes have ended; None if no call waits."""
+    """The call that starts as soon as the processes of `call` have ended; None if no call waits."""
 
 
 ToolRun: TypeAlias = Ready | Running | Quiescing

@@ -6,8 +6,8 @@ Two rules hold for everything in this package.
    returns a new state and a list of effects. It cannot wait, read a clock, draw random numbers, generate an id, or log.
    Times come from the events, ids from counters in the state. Applying the logged events again gives the same results;
    `bedrock replay` does that, so a log from production can reproduce a bug of the state machine.
-2. The state is the only memory. What a later event needs to know must be in the state, and so in the database row that
-   is written in the same transaction; no second copy can disagree with it.
+2. The state is the only memory. Whatever a later event depends on must be in the state, and therefore is in the
+   database row that is written in the same transaction; there is no second copy that could disagree with it.
 
 Theory of operation
 ===================
@@ -24,8 +24,8 @@ There are three kinds of events.
   reason that a program can read, and nothing has changed.
 * *Outcomes* are the results of effects. They may be late, duplicated, or belong to something that was cancelled long
   ago. Therefore each outcome carries the ids of its effect, and a state accepts only the outcome that it waits for. All
-  others are *ignored*: the transition returns the same state object and no effects. Therefore, no code has to wait
-  until an abort is confirmed, and no timer has to be stopped: the ids of its event no longer match.
+  others are *ignored*: the transition returns the same state object and no effects. As a result, no code has to wait
+  until an abort is confirmed, and no timer has to be stopped: if its event comes too late, the ids do not match.
 * *Settle events* come from the state machine itself. Three states must not last, because they are only intermediate:
   AwaitingLlm (a request is due), Cancelling a model request (there is nothing to wait for), and Idle or Error with a
   queue (the next run is due). `settle_event` returns the event that leads out of such a state, and `run_chain` applies
@@ -36,10 +36,11 @@ A transition lists its effects in logical order, but the actor carries them out 
 must be stored, in one database transaction; then it sends all notifications to clients; then it starts new work. A
 crash can thus interrupt work, but the log always shows that the work was due.
 
-Streamed text takes a shorter way, since it is never stored. While an attempt streams, its text changes nothing but what
-clients see: this is the *window* of the attempt. The commit of the stream's start opens the window, and the commit that
-ends the attempt closes it. While it is open, the holder of the text may apply the transition to the published state
-(`stream_text`) and publish the result without the actor, provided that this state is still the published one.
+Streamed text takes a shorter way, since it is never stored. The time in which an attempt streams is its *window*: its
+text then changes nothing but what clients see. The commit that records the start of the stream opens the window, and
+the commit that ends the attempt closes it. While the window is open, the holder of the text may apply the transition to
+the published state (`stream_text`) and publish the result without the actor, provided that this state is still the
+published one.
 
 How the history stays valid
 ===========================
@@ -196,7 +197,7 @@ def settle_event(state: states.State, at: int) -> events.Settle | None:
 def run_chain(state: states.State, context: ConvContext, event: events.Event) -> tuple[Step, ...]:
     """Apply `event` and the settle events that follow it, to be stored in one commit. Return () if `event` is ignored.
 
-    Raises what `transition` raises, leaving the caller's state unchanged.
+    Raises the same exceptions as `transition`, leaving the caller's state unchanged.
     """
     steps: list[Step] = []
     following: events.Event | None = event
@@ -213,7 +214,7 @@ def run_chain(state: states.State, context: ConvContext, event: events.Event) ->
 def stream_text(
     state: states.State, context: ConvContext, chunk: events.LlmStreamChunk
 ) -> tuple[TextDelta, ...] | None:
-    """The part of streamed text that clients get while `state` is the published one; () if the attempt is over.
+    """The notifications for a chunk of streamed text, given the published state; () if the attempt is over.
 
     None means that the text must wait, because the start of its stream has not been committed.
     """

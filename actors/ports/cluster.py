@@ -13,14 +13,14 @@ LEASE_EXPIRED = "database lease expired; retry"
 
 
 class Lease:
-    """A permission to act. This one never expires; the subclass for servers that share a database must be renewed.
+    """A node's permission to act. It never expires; servers that share a database use a subclass that must be renewed.
 
-    Thread-safe; no blocking.
+    Thread-safe; never blocks.
     """
 
     @property
     def fd(self) -> int | None:
-        """A file with the time when running tools must end (8 bytes, nanoseconds of CLOCK_MONOTONIC), or None."""
+        """A file that says when running tools must end (8 bytes, nanoseconds of CLOCK_MONOTONIC); None: never."""
         return None
 
     def valid(self) -> bool:
@@ -28,12 +28,12 @@ class Lease:
         return True
 
     def age(self) -> float:
-        """Seconds since the last renewal, or since the start if there was none; 0 if it never expires."""
+        """Seconds since the last renewal, or since the start if there was none; 0 if the lease never expires."""
         return 0.0
 
 
 class Node(Struct, frozen=True):
-    """A server process, from its start to its end; after a restart it is another node."""
+    """A server process, from its start to its end; a restarted server is a new node."""
 
     incarnation: int
     """The number of the node, which is never reused; 0 for a server that does not share its store."""
@@ -49,9 +49,9 @@ class Node(Struct, frozen=True):
 
 
 class Cluster:
-    """The nodes of the cluster, as this one sees them; here a single one with a database to itself. Thread-safe.
+    """The nodes of the cluster, as seen by this node. In this class, it is alone, with a database to itself.
 
-    A cluster of several nodes overrides everything below.
+    The subclass for several nodes overrides everything below. Thread-safe.
     """
 
     on_taken: Callable[[tuple[str, ...]], object]
@@ -77,7 +77,7 @@ class Cluster:
         return Lease()
 
     def start(self) -> None:
-        """Begin to watch the other nodes, once, after the callbacks are set. Raises StoreUnavailableError.
+        """Begin to watch the other nodes. Call this once, after setting the callbacks. Raises StoreUnavailableError.
 
         Blocks, for a limited time, until an earlier node at the same address is declared dead.
         """
@@ -86,27 +86,27 @@ class Cluster:
         return (self.me,)
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """The living node, perhaps this one, that owns a conversation, from memory; None if unknown. Does not block."""
+        """The living node (possibly this one) remembered as a conversation's owner; None if unknown. Does not block."""
         return self.me
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """The other living node that must handle calls about a conversation; None: this node may. Blocks briefly.
+        """The other living node that must handle calls about a conversation; None if this node may. Blocks briefly.
 
-        That node owns the conversation or, if there is no owner, has its workspace, unlike this node. Raises
-        StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node owns or could own it.
+        The other node owns the conversation; if there is no owner, the other node has its workspace, which this node
+        lacks. Raises StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node owns or could own it.
         """
         return None
 
     def place_of(self, directory: str) -> Node | None:
-        """The other node that must serve requests about a directory, as the client wrote it; None: this one.
+        """The other node that must serve requests about a directory; None if this one may.
 
-        Blocks briefly. Raises StoreUnavailableError, or Rejected (WORKSPACE_OFFLINE) if no living node has the
-        workspace of conversations there.
+        `directory` is the path as the client wrote it. Blocks briefly. Raises StoreUnavailableError, or Rejected
+        (WORKSPACE_OFFLINE) if no living node has the workspace of conversations there.
         """
         return None
 
     def place_of_fork(self, conversation_id: str) -> Node | None:
-        """The other node that must create a fork of a conversation; None: this one. Raises what `place_of` raises."""
+        """The other node that must create a fork of a conversation; None if this one may. Raises like `place_of`."""
         return None
 
     def label_of(self, directory: str) -> str:
@@ -175,7 +175,7 @@ def label_of(path: str, me: Node, nodes: Iterable[Node]) -> str:
     """The workspace label of a new conversation on the node `me`; "" if the directory is in no workspace.
 
     Raises Rejected (WORKING_DIRECTORY_INVALID) if only other nodes have the workspace. The client's path then leads
-    there through a symbolic link; otherwise, such a node would have got the call.
+    there through a symbolic link; otherwise, the call would have been passed on to one of those nodes.
     """
     label = workspace_of(path, (each for node in nodes for each in node.labels))
     if has(me, label):

@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, for deadlines and durations."""
+        """A time in seconds that never goes back, for deadlines and durations."""
         ...
 
 
@@ -65,13 +65,13 @@ class CancelToken:
         """Whether the work was cancelled; only `cancel` sets it. A plain attribute, because loops read it often."""
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
-        # `cancel` releases these locks, one for each thread in `wait`: an Event would cost more than the wait.
+        # `cancel` releases these locks, one for each thread in `wait`; using an Event would take longer than the wait.
         self._waiting: list[threading.Lock] = []
 
     def cancel(self) -> None:
         """Cancel the work, and run the callbacks on the caller's thread.
 
-        Callbacks must not block. An exception of one is logged, and the others still run.
+        Callbacks must not block. If one raises an exception, it is logged, and the others still run.
         """
         # Callbacks run without the lock, because they may register or forget other callbacks.
         with self._lock:
@@ -164,7 +164,7 @@ class LiveConversation(Protocol):
     def cancel_run_now(self, run: str) -> None:
         """Stop this run's work at once and keep it from starting more.
 
-        Deliver the cancel first, or the stop counts as a failure.
+        Deliver the cancel command first; otherwise the stop counts as a failure.
         """
         ...
 

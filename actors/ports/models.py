@@ -35,7 +35,7 @@ class ModelInfo(Struct, frozen=True):
     display_name: str
     provider: str
     protocol: str
-    """The wire protocol of its provider, such as "anthropic"."""
+    """The wire protocol of the provider, such as "anthropic"."""
     context_window: int
     max_output: int
     usable_window: int
@@ -73,13 +73,13 @@ class ToolSpec(Struct, frozen=True):
     instant: bool = False
     """Whether a call only computes, in less time than a commit takes.
 
-    It runs on the conversation's thread, in the unit of work that starts it, and once more if that unit fails.
+    Such a call runs on the conversation's thread, in the unit of work that starts it, and again if that unit fails.
     """
     tokens: int = 0
     """The estimated tokens of the tool's definition in a request; set by `__post_init__`."""
 
     def __post_init__(self) -> None:
-        """Estimate the tokens once, since every request counts those of all its tools."""
+        """Estimate the tokens only once, since every request adds up those of all its tools."""
         texts = (self.name, self.description, json.dumps(self.input_schema))
         force_setattr(self, "tokens", tokens_of(sum(map(utf8_size, texts))))
 
@@ -94,7 +94,7 @@ def fixed_tokens(system: str, tools: Iterable[ToolSpec]) -> int:
 
 
 def no_view(_image: Image) -> ImageView | None:
-    """None, because no copy of the image can be sent to a model that does not accept images."""
+    """Return None for every image, because the model does not accept images."""
     return None
 
 
@@ -116,7 +116,7 @@ class ModelRequest(Struct, frozen=True):
     view: ProviderView
     """The conversation as the model gets it: roles alternate, and every tool call has its result."""
     view_of: Callable[[Image], ImageView | None] = no_view
-    """Returns the copy of an image for the model, always the same bytes; None: send text instead.
+    """Returns the copy of an image that is sent to the model, always the same bytes; None if text is sent instead.
 
     Reads the store, so call it on the request's thread. Raises StoreError or ImagesUnavailableError.
     """
@@ -125,14 +125,14 @@ class ModelRequest(Struct, frozen=True):
     generation: Generation = Generation()
     """Settings such as the temperature; the model supports those that are set."""
     output: NativeOutput | None = None
-    """The schema that the provider must enforce for the run's last answer; None if there is none, or if a tool gets the
-    output."""
+    """The schema that the provider must enforce for the run's last answer; None if the run has no output schema, or if
+    the model submits the output by calling a tool."""
     purpose: Purpose = Purpose.CONVERSATION
     """What the request is for. Only the demo model and telemetry use this field; providers do not get it."""
     counted_tokens: int = 0
     """The token count that the provider last reported for this conversation, answer included; 0 if none."""
     cache_key: str = ""
-    """The provider's key for cached prompts; a fork uses its original's. "" means the conversation's id."""
+    """The key under which the provider caches prompts; a fork uses its original's key. "": the conversation's id."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -178,7 +178,7 @@ class ModelFailedError(Exception):
 
 
 class ModelAbortedError(Exception):
-    """An attempt was cancelled, whatever error the closed socket caused."""
+    """An attempt was cancelled; raised regardless of the error that the closed socket caused."""
 
     def __init__(self, usage: Usage | None = None) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class ModelSink(Protocol):
     def flush(self) -> None:
         """Publish the buffered start and text, because the model has no more data at the moment.
 
-        Not called at the end: `respond` returns the whole answer.
+        Not called at the end, because `respond` returns the whole answer.
         """
         ...
 
@@ -210,7 +210,7 @@ class Model(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """The model's facts, which may change once its server states its limits or its provider refuses images."""
+        """The facts about the model. They may change once its server states limits or its provider refuses images."""
         ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
@@ -233,7 +233,7 @@ class ModelCatalog(Protocol):
     def get(self, name: str) -> Model | None:
         """The model with this name, never a substitute; None if no provider is known to serve it.
 
-        Until the providers have been asked, a model is known if only one of them can serve it.
+        Until the providers have been asked for their models, a model counts as known if only one can serve it.
         """
         ...
 
@@ -253,14 +253,14 @@ class ModelCatalog(Protocol):
         ...
 
     def measure(self, name: str, cancel: CancelToken) -> None:
-        """Ask the provider for the model's unknown limits, unless just asked.
+        """Ask the provider for the model's unknown limits, unless this was done a moment ago.
 
         May block for a few seconds; never raises. Call it before a request is built for the model.
         """
         ...
 
     def refusal(self, name: str) -> LlmFailure:
-        """Why no provider serves this model, with the names of served ones; retryable if one could not be asked."""
+        """Why no provider serves this model, and which are served; retryable if a provider could not be asked."""
         ...
 
     def forget(self, conversation_id: str) -> None:

@@ -123,9 +123,9 @@ class AuditStore(Protocol):
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete a few hundred of the oldest separate entries; return their number, 0 if none is left to delete.
+        """Delete a few hundred of the oldest separately stored entries; return how many, 0 if none is left to delete.
 
-        Deletes those older than `before` (ms since the epoch), and those beyond the latest `keep`.
+        Deletes only entries that are older than `before` (ms since the epoch) or not among the latest `keep`.
         """
         ...
 
@@ -216,12 +216,13 @@ class CommandRecord(Struct, frozen=True):
 
 
 class ForkedHistory(Struct, frozen=True):
-    """What is copied from the original conversation to a fork, apart from the messages and the record."""
+    """The data that a fork copies from its original conversation, apart from the messages and the record."""
 
     origin: str
     """The id of the original conversation, which must still exist when the fork is written."""
     revision: int
-    """The original's revision at the end of the last copied run. The fork's own log begins after it, as if pruned."""
+    """The original's revision at the end of the last copied run. The fork's own log begins after this revision, as if
+    the earlier part had been pruned."""
     runs: tuple[StoppedRun, ...]
     attachments: tuple[str, ...]
     """The ids of the attachments to copy; those that the original conversation does not have are skipped."""
@@ -252,7 +253,7 @@ class Commit(Struct, frozen=True):
     record: ConversationRecord
     """The new row; the store sets its `log_hash`."""
     expected_step: int
-    """The `step` that the stored row must have, otherwise nothing is written; 0 with `create`."""
+    """The `step` that the stored row must have for anything to be written; 0 with `create`."""
     messages: tuple[Message, ...] = ()
     log: tuple[LogEntry, ...] = ()
     command: CommandRecord | None = None
@@ -262,7 +263,7 @@ class Commit(Struct, frozen=True):
     create_command: bool = False
     """Whether `command` is identified by (principal, request id) instead of (conversation, request id)."""
     fork: ForkedHistory | None = None
-    """If a fork is created: what is copied from the original. In this case, `log` has no events for `messages`."""
+    """If a fork is created: the data copied from its original; `log` then has no events for `messages`."""
     spending: Spending | None = None
     """The usage to add to the principal's totals; None if nothing was used, or if there is no quota for usage."""
 
@@ -291,13 +292,14 @@ class StoredEvent(Struct, frozen=True):
 
 
 class StoppedRun(Struct, frozen=True):
-    """A run that has ended. The record is kept as long as the conversation, even if its events are pruned."""
+    """A run that has ended. This record is kept as long as the conversation, even if the run's events are pruned."""
 
     revision: int
     at: int
     stop: RunStop
     last_sequence: int
-    """The last message before the end: the run's messages follow the previous run's `last_sequence` and have its id."""
+    """The number of the last message before the end of the run. The run's messages are those after the `last_sequence`
+    of the previous run that have this run's id."""
 
 
 class SettledInput(Struct, frozen=True):

@@ -78,20 +78,19 @@ class Launch(Struct, frozen=True):
     python: bool = False
     """Whether argv[0] is Python source.
 
-    It runs in a restricted fork of the process that starts programs. This is faster than starting an interpreter, but
-    all these runs have the same memory layout.
+    The source runs in a restricted fork of the process that starts programs. This is faster than starting an
+    interpreter, but all these runs have the same memory layout.
     """
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
-    """The maximum bytes kept of the merged stdout and stderr; if they are longer, their beginning and end are kept."""
+    """The maximum bytes of stdout and stderr that are kept; longer output keeps only its beginning and its end."""
     readable: tuple[str, ...] | None = None
-    """What the program can read besides the system and its private directory; it then sees only its user's processes.
-
-    None: everything that the server's user can read.
+    """The paths that the program can read besides the system's and its private directory; None: everything that the
+    server's user can read. If this is set, the program sees only its user's processes.
     """
     service: ServiceStreams | None = None
-    """Set for a service, whose stderr alone counts as output. It is killed with its tree, at the latest when the server
-    ends."""
+    """The streams of a service; None for a tool call. The output of a service is its stderr alone. It is killed with
+    its tree, at the latest when the server ends."""
 
 
 class ProcessEnd(Struct, frozen=True):
@@ -103,14 +102,14 @@ class ProcessEnd(Struct, frozen=True):
     head: bytes
     """The output, or its first part if the middle was left out."""
     tail: bytes
-    """The last part of the output if the middle was left out, else b"" (empty)."""
+    """The last part of the output if the middle was left out, else b""."""
     cut_bytes: int
     duration_ms: int
     reaped: tuple[int, ...]
     """The ids of the killed processes of the tree, in the server's PID namespace."""
     killed: bool = False
     leaked: bool = False
-    """Whether it could not be confirmed before the time limit that all processes of the tree are dead."""
+    """Whether some processes of the tree could not be confirmed dead before the time limit."""
     limit: str = ""
     """The limit that ended the program: "wall" (time), "processes", "memory", "lease" (of the database), or ""."""
 
@@ -195,7 +194,7 @@ class Sandbox(Protocol):
 
 
 class ConfinedSandbox:
-    """Implements Sandbox for one principal, so that no tool can forget to check its permissions."""
+    """Implements Sandbox for one principal, so that no tool can forget to check the principal's permissions."""
 
     def __init__(self, sandbox: Sandbox, permissions: Permissions) -> None:
         self._sandbox = sandbox
@@ -213,7 +212,7 @@ class ConfinedSandbox:
         return self._permissions.refusal(mode) or self._sandbox.mode_refusal(mode, directory)
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
-        """Start a program that reads only what the principal may read, in a mode that it may use."""
+        """Start a program if the principal may use its mode; the program can read only what the principal may read."""
         if refusal := self._permissions.refusal(launch.mode):
             raise SandboxUnavailableError(f"{launch.mode.value} mode: {refusal}")
         return self._sandbox.start(replace(launch, readable=self._permissions.roots), on_output)

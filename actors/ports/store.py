@@ -1,4 +1,4 @@
-"""The port for the store, which keeps conversations durably; filters and orders of their lists.
+"""The port for the store, which keeps conversations durably, and the filters and orders for lists of them.
 
 A class that needs only a part of the store can depend on the port of that part, such as StoreReader.
 """
@@ -234,7 +234,7 @@ def leaves(condition: Condition) -> Iterator[Condition]:
 
 
 def conjuncts(condition: Condition) -> tuple[Condition, ...]:
-    """The conditions that must all hold, also from nested `Every` conditions; for others, the condition alone."""
+    """The conditions that must all hold: the parts of `Every`, also of nested ones, or else the condition itself."""
     if isinstance(condition, Every):
         return tuple(part for each in condition.parts for part in conjuncts(each))
     return (condition,)
@@ -328,9 +328,9 @@ class ConversationReader(Protocol):
     ) -> Listed:
         """The next page of a list.
 
-        A page may have fewer than `limit` conversations although more follow, because a call looks at a bounded number
-        of rows, unless the list is ordered by title or contains all sub-agents. `after` is the `more` of the previous
-        page; `skipped` gets the id of each conversation whose row is unreadable.
+        A call looks at a limited number of rows, so a page may have fewer than `limit` conversations although more
+        follow. (This does not apply to lists ordered by title or with all sub-agents.) `after` is the `more` of the
+        previous page; `skipped` gets the id of each conversation whose row is unreadable.
         """
         ...
 
@@ -359,11 +359,11 @@ class ConversationReader(Protocol):
         ...
 
     def spendings(self, since: int) -> tuple[records.Spending, ...]:
-        """What each principal spent per day, from the day `since` (days since the epoch) on, in no particular order."""
+        """The spending of each principal per day, from the day `since` (days since the epoch) on, in any order."""
         ...
 
     def stored_bytes(self, principal: str) -> int:
-        """The bytes of a principal's messages, attachments and profiles; for "", of the database. May take seconds."""
+        """The bytes of a principal's messages, attachments and profiles; for "": of the database. May take seconds."""
         ...
 
     def create_command(self, principal: str, request_id: str) -> records.CommandRecord | None:
@@ -417,7 +417,7 @@ class ConversationWriter(Protocol):
         """Write all parts in one transaction; return once it is durable. Urgent writes overtake queued ones.
 
         Raises StoreUnavailableError, NotOwnerError, FencedError, SlugTakenError, CommandExistsError, or ValueError if
-        the parts contradict each other. This server owns the conversations that it creates.
+        the parts contradict each other. This server becomes the owner of the conversations that it creates.
         """
         ...
 
@@ -437,7 +437,7 @@ class Owner(Struct, frozen=True):
     """A server process that can own conversations, from its start to its end."""
 
     incarnation: int
-    """A number that is never used again: after a restart the server is another owner."""
+    """A number that is never reused: a restarted server is a different owner."""
     name: str = ""
     address: str = ""
     """The address of the gRPC listener for other servers, "host:port"; "" if unknown."""
@@ -449,7 +449,8 @@ class NotOwnerError(StoreError):
     def __init__(self, text: str = "", *, owner: Owner | None = None) -> None:
         super().__init__(text)
         self.owner = owner
-        """The owner; None if no living server owns the conversation or it is being taken over: a retry may succeed."""
+        """The owner. None if no living server owns the conversation, or while it is being taken over; a retry may then
+        succeed."""
 
 
 class ConversationOwnership(Protocol):
@@ -463,9 +464,9 @@ class ConversationOwnership(Protocol):
     ) -> records.ConversationRecord | None:
         """Make this server the owner of a whole tree of conversations; None if the conversation does not exist.
 
-        It succeeds if there is no owner, or a dead one. After a change, `taken` gets the ids of interrupted
-        conversations, which the caller must recover. Raises NotOwnerError (another owner, or this server is dead or
-        about to stop) or StoreDamagedError.
+        This succeeds if the tree has no owner, or a dead one. If the owner changes, `taken` gets the ids of interrupted
+        conversations, which the caller must recover. Raises StoreDamagedError, or NotOwnerError if there is another
+        owner or this server is dead or about to stop.
         """
         ...
 
@@ -498,20 +499,20 @@ class StoreMaintenance(Protocol):
     def load(self, conversation_id: str) -> records.ConversationRecord | None: ...
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """The conversations with more than `keep` events and rows from before `before` (ms), after the id `after`."""
+        """Conversations with more than `keep` events, and rows older than `before` (ms), after the id `after`."""
         ...
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
         """Delete a few hundred of the oldest transitions; return their number, 0 if none is left to delete.
 
-        Deletes only those that are older than `older_than` (ms since the epoch) and whose events precede
-        `before_revision`, never that of the latest event. Raises StoreUnavailableError, NotOwnerError, or
-        StoreDamagedError: transitions that fail verification are kept.
+        Deletes only transitions that are older than `older_than` (ms since the epoch) and whose events precede
+        `before_revision`; the transition with the latest event is always kept. Raises StoreUnavailableError,
+        NotOwnerError, or StoreDamagedError: transitions that fail verification are kept.
         """
         ...
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """The conversations, but not sub-agents, archived before `before` (ms), in order after the id `after`."""
+        """The conversations (except sub-agents) archived before `before` (ms), ordered by id, after the id `after`."""
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
@@ -519,7 +520,7 @@ class StoreMaintenance(Protocol):
         ...
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return up to `max_bytes` of free space to the file system, keeping `spare_bytes`; False if there is none."""
+        """Return up to `max_bytes` of free space to the file system, but keep `spare_bytes`; False if none is left."""
         ...
 
 

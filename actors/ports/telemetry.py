@@ -86,7 +86,7 @@ class ToolEnd(Struct, frozen=True, gc=False):
     """How a tool call ended."""
 
     outcome: str
-    """One of "ok", "error", "failed" (the infrastructure), "cancelled" and "sub_agents" (started some).
+    """One of "ok", "error", "failed" (the infrastructure failed), "cancelled" and "sub_agents" (some were started).
 
     For a client tool: "answered", "timed_out" or "withdrawn".
     """
@@ -136,9 +136,9 @@ class Telemetry:
     def recovered(
         self, record: ConversationRecord, run: str, calls: Iterable[ToolUse], events: Iterable[Durable]
     ) -> None:
-        """Observe the load of a conversation whose `run` an earlier process began, with these open calls.
+        """Observe the load of a conversation whose open run was begun by an earlier process.
 
-        `events` are the changes that the recovery made.
+        `run` is the id of that run, `calls` are its open calls, and `events` are the changes that the recovery made.
         """
 
     def attempt_began(self, attempt: AttemptStart) -> None:
@@ -150,7 +150,7 @@ class Telemetry:
         """Observe the end of an attempt. `request` and `answer` hold contents (messages), which only traces may use."""
 
     def tool_began(self, call: ToolStart) -> str | None:
-        """Observe the beginning of a tool call; return the `traceparent` to send with its requests, if it is traced."""
+        """Observe the beginning of a tool call; return the `traceparent` for its requests, None if it is not traced."""
 
     def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         """Observe the end of a tool call. `arguments` and `result` are contents, which only traces may use."""
@@ -159,13 +159,13 @@ class Telemetry:
         """Observe that a call or a run was refused or stopped because this quota is used up."""
 
     def taken_over(self, conversations: int) -> None:
-        """Observe that this node took over `conversations` interrupted conversations (a number) from a dead node."""
+        """Observe that this node took over this number of interrupted conversations from a dead node."""
 
     def forwarded(self, outcome: str) -> None:
         """Observe the end of a call that was passed on to another node.
 
-        `outcome`: "answered", "refused" (not OK), "moved" (no longer the owner), "lost", "timed_out", or "ended" (by
-        the client or a shutdown).
+        `outcome` is "answered", "refused" (a status other than OK), "moved" (the other node is no longer the owner),
+        "lost", "timed_out", or "ended" (by the client or a shutdown).
         """
 
     def written(self, changes: int, seconds: float) -> None:

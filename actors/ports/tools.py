@@ -37,7 +37,7 @@ class SubAgentsRefusedError(Exception):
         self.reason = reason
 
     def place(self, names: Mapping[str, str]) -> str:
-        """The path of the invalid field, such as "tasks[2].model"; `names` maps fields to different names."""
+        """The path of the invalid field, such as "tasks[2].model"; `names` gives the callers' names of fields."""
         task = "tasks" if self.index is None else f"tasks[{self.index}]"
         name = names.get(self.field, self.field)
         return f"{task}.{name}" if name else task
@@ -120,16 +120,16 @@ class ToolContext(Struct, frozen=True):
     Raises SideQueryError, or ToolTransientError if the model is at capacity and the call may be retried.
     """
     ask: Callable[[PersonQuestion], Future[PersonAnswer]] = decline_question
-    """Asks a person; cancel the future to withdraw the question, as the end of the call does.
+    """Asks a person. Cancelling the future withdraws the question, and so does the end of the call.
 
     Never blocks. Raises TooManyQuestionsError.
     """
     trace_parent: str = ""
     """The W3C `traceparent` of this call, to send with requests to other programs; "" if the call is not traced."""
     plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_sub_agents
-    """Validates the tasks of sub-agents, fills in defaults, and reads their files.
+    """Validates the tasks of sub-agents, fills in defaults, and reads the files named in the tasks.
 
-    Blocks. Raises SubAgentsRefusedError, or what `Tool.run` raises.
+    Blocks. Raises SubAgentsRefusedError, or the exceptions of `Tool.run`.
     """
 
 
@@ -144,7 +144,7 @@ class ToolOutput(Struct, frozen=True):
     agents: tuple[AgentTask, ...] = ()
     """The sub-agents to start; if there are any, their reports become the result instead of `text`."""
     ended_job: str = ""
-    """The handle of the background job whose end `text` shows; "" for none."""
+    """The handle of the background job if `text` says that one has ended; otherwise ""."""
 
 
 class InvalidToolInputError(Exception):
@@ -170,7 +170,7 @@ def object_schema(required: Sequence[str], /, **properties: Any) -> dict[str, An
 
 
 def input_misfit(name: str, problem: str) -> str:
-    """The error text that answers a call to the tool `name` whose input does not match the schema."""
+    """The error text for a call to the tool `name`, because its input does not match the schema."""
     return f"The input of {name} does not match its schema: {problem}. Nothing was run."
 
 
@@ -197,10 +197,10 @@ class Tool(Protocol):
     def spec(self) -> ToolSpec: ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Run the tool: on its own thread or, if it is instant, on the conversation's.
+        """Run the tool on a thread of its own or, if it is instant, on the conversation's thread.
 
-        Its own failures are outputs with `is_error`. Raises ToolTransientError or SandboxUnavailableError; anything
-        else is a bug and becomes an error result.
+        Failures of the tool itself are outputs with `is_error`. Raises ToolTransientError or SandboxUnavailableError;
+        any other exception is a bug and becomes an error result.
         """
         ...
 
@@ -351,7 +351,7 @@ class McpLogins(Protocol):
         ...
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
-        """Replace (None: remove) a server's login if it still equals `before`; return whether it did.
+        """If a server's login still equals `before`, replace it with `after` (None: remove it); return whether it did.
 
         Raises McpLoginsError.
         """
@@ -388,7 +388,7 @@ class McpServers(Protocol):
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
         """Choose the MCP tools of a conversation's next run, in the model's order; () for sub-agents.
 
-        Only tools that are known now; unknown ones are asked for in the background.
+        Only tools that are known already can be chosen; those of other servers are requested in the background.
         """
         ...
 

@@ -67,14 +67,14 @@ class Workspace(Protocol):
     """The directories in which conversations work. Thread-safe; reads the disk."""
 
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
-        """The real path of an existing directory, which must be in one of those in `within`, if given.
+        """The real path of an existing directory, which must be in one of the directories `within`, if given.
 
         Raises ValueError with a message for users, which reveals nothing about other directories.
         """
         ...
 
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
-        """List a directory; "" stands for the first of `within`, or the home of the server's user.
+        """List a directory; "" stands for the first directory in `within`, or the home directory of the server's user.
 
         The server's own files, and links that lead out of `within`, are left out. Raises ValueError with a message for
         users.
@@ -86,7 +86,8 @@ class Workspace(Protocol):
         ...
 
 
-# Waits for the principal's turn to decode, and holds it in the context; yields False if the token is cancelled first.
+# A function that returns a context manager, which waits for the principal's turn to decode an image and keeps the turn
+# until its end. It yields False if the token is cancelled first.
 Turn: TypeAlias = "Callable[[str, CancelToken], AbstractContextManager[bool]]"
 
 # The maximum size in bytes of an image file that is uploaded or read.
@@ -131,14 +132,14 @@ class Images(Protocol):
         ...
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """The view of a stored image, created once, so that its bytes never change; None if missing or undecodable.
+        """The view of a stored image, created only once, so that its bytes never change.
 
-        Raises ImagesUnavailableError or StoreError.
+        Returns None if the image is missing or undecodable. Raises ImagesUnavailableError or StoreError.
         """
         ...
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """The size in bytes of the copy for models; 0 if there is none. Cached. Raises the errors of `view`."""
+        """The size in bytes of the copy for models; 0 if no copy exists. Cached. Raises the errors of `view`."""
         ...
 
     def stored_as(self, image: Image) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ class EffectExecutor:
         self._tool_runner: ActorRef[ToolRunner] | None = None
         # The call that was last sent to the tool runner; None once this call and its processes have ended.
         self._last_call: RunTool | None = None
-        # The timers for answers: to a client tool call, or to the questions that a running tool call asks users.
+        # The timers that limit the wait for answers: to a client tool call, or to the questions of a running tool call.
         self._deadlines: list[Timer] = []
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
@@ -139,7 +139,7 @@ class EffectExecutor:
                 self.perform(effect, record, context)
 
     def on_idle(self) -> None:
-        """Cancel what is left of sub-agents and tool calls, when the conversation has become idle. Idempotent."""
+        """Cancel the remaining sub-agents and tool calls, because the conversation has become idle. Idempotent."""
         self.in_flight = None
         self._stop_waiting()
         self._requests.forget()
@@ -170,7 +170,7 @@ class EffectExecutor:
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Kill the background jobs or, with `wider_than`, those with more rights than that mode; return their handles.
 
-        The conversation's actor gets a JobExited for each.
+        The conversation's actor gets a JobExited message for each of these jobs.
         """
         return self._jobs.end(conversation_id, wider_than)
 
@@ -281,7 +281,7 @@ class BackgroundJobs:
     def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Kill jobs, or only those with more rights than `wider_than`; return the handles of those not killed before.
 
-        The conversation's actor gets a JobExited for each job, a second one for a job that is killed twice.
+        The conversation's actor gets a JobExited message for each job, and a second one if a job is killed twice.
         """
         running = self._toolbox.jobs(conversation_id, wider_than)
         killed = self._toolbox.end_jobs(conversation_id, self._on_exit, wider_than)

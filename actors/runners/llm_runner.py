@@ -30,17 +30,17 @@ from actors.runtime.services import Services, call_subjects, with_refusals
 
 log = logging.getLogger(__name__)
 
-# How often a request for a summary is made shorter, each time by half, if the provider finds it too long.
+# How many times a request for a summary is cut in half and sent again if the provider finds it too long.
 MAX_SUMMARY_REFUSALS = 3
 
-# The milliseconds after which the runner of a cancelled request is replaced. Only name resolution, which nothing can
-# interrupt, takes longer.
+# The milliseconds after which the runner of a cancelled request is replaced. An abort takes longer only during name
+# resolution, which nothing can interrupt.
 ABORT_MS = 50
 
 
 @dataclass(eq=False)
 class LlmRequest:
-    """Message to an LLM runner: make this attempt. The functions are called on the runner's thread."""
+    """Message to an LLM runner: make this attempt. The functions in it are called on the runner's thread."""
 
     request_id: str
     attempt: int
@@ -53,12 +53,12 @@ class LlmRequest:
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
     """Returns the commands and paths that each call in the answer concerns."""
     max_refusals: int
-    """How often the request is made shorter and sent again if the provider finds it too long."""
+    """How many times the request is made shorter and sent again if the provider finds it too long."""
     output_schema: str
     """The JSON Schema of the run's output; "" if the run has none."""
     cancel: ports.CancelToken
     respond: Callable[[ports.Model, ports.ModelRequest, ports.ModelSink, ports.CancelToken], ports.ModelAnswer]
-    """Makes the request. Raises what `Model.respond` raises."""
+    """Makes the request. Raises like `Model.respond`."""
     window: TextWindow
     pace: ReadPace
     on_end: Callable[[], None]
@@ -73,7 +73,7 @@ class LlmRequest:
 
 
 class LlmRunner(Actor):
-    """Makes one conversation's model requests, one at a time. A cancelled one is reported as aborted."""
+    """Makes one conversation's model requests, one at a time. A cancelled request is reported as aborted."""
 
     def __init__(self, owner: ActorRef[Any], clock: ports.Clock) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Attempt:
         self._streaming = False
         self._text_begun = False
         self._start: LlmStreamStarted | None = None
-        """The event that reports the start of the stream, until it is sent to the actor; otherwise None."""
+        """The event that reports the start of the stream, if it has yet to be sent to the actor; otherwise None."""
 
     def run(self) -> None:
         try:
@@ -118,7 +118,7 @@ class Attempt:
             self._request.window.put(text, reasoning=reasoning)
 
     def flush(self) -> None:
-        """Report the start of the stream and pass its text on, then pause if many streams run. See ModelSink."""
+        """Report the start of the stream and pass its text on, then pause if many streams are open. See ModelSink."""
         if self._request.cancel.cancelled:
             return
         if start := self._take_start():
@@ -170,7 +170,7 @@ class Attempt:
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
 
     def _ask(self, model: ports.Model) -> tuple[ports.ModelRequest, ports.ModelAnswer, int]:
-        """The request, its answer, and how often the request was shortened. Raises what `build` and `respond` raise."""
+        """The request, its answer, and how often the request was shortened. Raises like `build` and `respond`."""
         request, refused = self._request, 0
         built = request.build(model, refused)
         while True:
@@ -234,7 +234,7 @@ class ModelRequests:
         self._admission = admission
         self._owner = owner
         self._current: LlmRequest | None = None
-        self._lock = threading.Lock()  # a request that waited for its turn is sent by the thread that ends another one
+        self._lock = threading.Lock()  # a request that waited for its turn is sent on the thread of the one that ended
         self._runner: ActorRef[LlmRunner] | None = None
         self._stopped = False
 
@@ -244,9 +244,9 @@ class ModelRequests:
         record: ports.ConversationRecord,
         begin: Callable[[], ports.CancelToken],
     ) -> None:
-        """Make an attempt on the runner's thread, once principal and server have a slot.
+        """Make an attempt on the runner's thread, once the principal and the server have a free slot.
 
-        `begin` returns its cancel token.
+        `begin` registers the attempt and returns its cancel token.
         """
         token, quotas = begin(), self._services.quotas
         history = self.builder.history_of(record)
@@ -299,7 +299,7 @@ class ModelRequests:
         return True
 
     def _send(self, request: LlmRequest) -> None:
-        """Send an attempt to the runner, which is started if necessary. Raises RuntimeError if no thread can be."""
+        """Send an attempt to the runner; start one if necessary. Raises RuntimeError if no thread can be started."""
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the conversation has stopped")

@@ -23,14 +23,14 @@ from actors.runtime.services import Services, model_refusal
 
 
 def learn_models(services: Services, names: Iterable[str], cancel: ports.CancelToken) -> None:
-    """Ask the providers that may serve these models. "" and models of known providers are skipped. Blocks."""
+    """Ask providers about these models, except "" and models whose provider is known. Blocks."""
     for name in names:
         if name and services.models.undecided(name):
             services.models.learn(name, cancel)
 
 
 def find_model(services: Services, name: str, principal: str, cancel: ports.CancelToken) -> ports.Model:
-    """The model with its limits; providers are asked for these if necessary. Blocks. Raises ModelFailedError.
+    """Find the model and its limits, by asking providers if necessary. Blocks. Raises ModelFailedError.
 
     The principal's permission is checked again: it may have changed since the model was chosen.
     """
@@ -54,7 +54,7 @@ def respond(
     sink: ports.ModelSink,
     cancel: ports.CancelToken,
 ) -> ports.ModelAnswer:
-    """Make one attempt at a model request, and report it to telemetry. Raises what `Model.respond` raises."""
+    """Make one attempt at a model request, and report it to telemetry. Raises like `Model.respond`."""
     attempt = AttemptStart(
         conversation=request.conversation_id.partition(":")[0],  # side queries, e.g. for a title, append ":PURPOSE"
         request=request.request_id,
@@ -124,7 +124,7 @@ class HistoryCache:
         self._views = _Views()
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Add committed messages. Those that do not directly follow the cached ones are ignored, and read later."""
+        """Add committed messages. Any that do not directly follow the cached ones are ignored, and are read later."""
         with self._lock:
             for message in messages:
                 if message.sequence == len(self._messages) + 1:
@@ -149,7 +149,7 @@ class HistoryCache:
     def view(self, sequence: int, model: ports.ModelInfo, room: Room, size_of: Callable[[Image], int]) -> ProviderView:
         """The turns of a request up to message `sequence`.
 
-        Raises StoreError, or what `size_of` (bytes of an image) raises.
+        Raises StoreError, or the exceptions of `size_of`, which returns the bytes of an image.
         """
         self.read(sequence)
         return self._views.of(self._messages, sequence, model, room, size_of)
@@ -172,7 +172,7 @@ class _Views:
         room: Room,
         size_of: Callable[[Image], int],
     ) -> ProviderView:
-        """The turns built from the messages up to number `sequence`. Raises what `size_of` raises."""
+        """The turns built from the messages up to number `sequence`. Raises like `size_of`."""
         with self._lock:
             view = self._unlimited(messages, sequence, model, room)
             return self._budget.apply(view, size_of) if model.images else view
@@ -222,7 +222,7 @@ class RequestBuilder:
         *,
         refused: int,
     ) -> ports.ModelRequest:
-        """Build the request that `effect` asks for, shorter each time it was `refused`. Call on the runner's thread.
+        """Build the request for `effect`, shorter the more often it was `refused`. Call on the runner's thread.
 
         Raises StoreError or ImagesUnavailableError.
         """

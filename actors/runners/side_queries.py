@@ -119,7 +119,7 @@ def ask_for_tool(
     cancel: ports.CancelToken,
     owner: ActorRef[Any],
 ) -> Callable[[ports.SideQuery], str]:
-    """Return the function that makes a tool's side queries. The tokens of each are reported to the actor `owner`."""
+    """Return the function that makes a tool's side queries. Each query's tokens are reported to the actor `owner`."""
 
     def report(usage: Usage | None) -> None:
         if usage is not None:

@@ -68,7 +68,7 @@ class Execution:
     """When the call was killed, in monotonic seconds; None if it was not killed."""
     pids: set[int] = field(default_factory=set)
     ended_job: str = ""
-    """The handle of the background job whose end the tool's output shows; "" for none."""
+    """The handle of the background job if the tool's output says that one has ended; otherwise ""."""
     questions: OpenQuestions = field(kw_only=True)
 
     @property
@@ -81,7 +81,7 @@ class Execution:
 
 
 class ToolRunner(Actor):
-    """Runs the tool calls of one conversation one by one, each once the processes of a killed call have ended."""
+    """Runs the tool calls of one conversation one at a time, each after the processes of a killed call have ended."""
 
     def __init__(self, services: Services, owner: ActorRef[Any], side_queries: SideQueries) -> None:
         super().__init__()
@@ -293,8 +293,8 @@ def computed(
 ) -> events.ToolComplete | None:
     """The outcome of a call to an instant tool; None for other tools, or if the call cannot be computed.
 
-    The same call always has the same outcome, with the time of the event before it. If a commit was written although it
-    seemed to fail, it is therefore recognised by its rows when it is retried.
+    The same call always has the same outcome, with the time of the preceding event. A commit that was written although
+    it seemed to fail is therefore recognised when it is retried, because the rows are the same.
     """
     tool = services.toolbox.get(call.name)
     if tool is None or not tool.spec.instant or services.mcp.tool(call.name, record.id) is not None:
@@ -334,7 +334,7 @@ def _as_result(call: ExecuteTool, output: ports.ToolOutput, took: int) -> ToolRe
 def _run(
     services: Services, tool: ports.Tool, arguments: Mapping[str, Any], context: ports.ToolContext
 ) -> ports.ToolOutput:
-    """Run a tool, and report the call to telemetry. Raises what `Tool.run` raises."""
+    """Run a tool, and report the call to telemetry. Raises like `Tool.run`."""
     call = ToolStart(context.conversation_id, context.tool_use_id, tool.spec.name)
     began = services.clock.monotonic()
     if trace_parent := services.telemetry.tool_began(call):
@@ -359,7 +359,7 @@ _INTERNAL = "The tool failed because of an internal error."
 
 
 class ToolRights:
-    """The current mode, and those of the running calls. Thread-safe; never blocks for long."""
+    """The current mode, and the modes of the running calls. Thread-safe; never blocks for long."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

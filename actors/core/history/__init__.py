@@ -1,6 +1,6 @@
 """The history of a conversation: checks its validity, and converts it to the turns of a model request.
 
-A provider's view (the history as one request contains it) is append-only. Taken as a sequence of (role, block) pairs,
+A provider's view (the history as it appears in one request) is append-only. As a sequence of (role, block) pairs,
 the view of an answered request is a prefix of every later view, so that everything a provider has cached or signed
 stays valid. Turns are this sequence, split where the role changes. Only the last turn of a view, which is always the
 user's, can grow: by messages that follow a cancelled or failed request. Two rules ensure this: an answer is placed

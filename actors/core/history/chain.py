@@ -19,7 +19,7 @@ class ChainCheck:
 
     def __init__(self) -> None:
         self._sequence = 0
-        # The sequence number of the last agent or tool message so far; every later model request contains it.
+        # The sequence number of the last agent or tool message so far; every later request contains that message.
         self._chained = 0
         self._calls: set[str] = set()
         self._open: list[str] = []
@@ -150,7 +150,7 @@ def first_ledger(
 def first_notices(
     mode: Mode, copied: Sequence[content.Message], ended: StopReason, later: Iterable[content.Message | Notice], at: int
 ) -> tuple[Notice, ...]:
-    """Notices for the fork's first request: what is missing or outdated in the copied history.
+    """Notices for the fork's first request, which say what is missing from the copied history or outdated in it.
 
     `ended` is how the last copied run ended; `later` are messages and notices of the origin after the copied part.
     """
@@ -163,7 +163,7 @@ def first_notices(
 
 
 def _interruption(ended: StopReason, after: Iterable[content.Message | Notice]) -> Iterator[Notice]:
-    """Yield the notice about an interruption: it is written when the next run begins, so the copy does not have it."""
+    """Yield the notice of an interrupted last run; the copy lacks it, since it is written when the next run begins."""
     if ended is not StopReason.INTERRUPTED:
         return
     for each in after:
@@ -181,8 +181,8 @@ def _mode_notice(
 ) -> Iterator[Notice]:
     """A notice that names the fork's mode, unless the history names it already.
 
-    The system prompt names the first mode, and a notice each change. If neither the copy nor the rest of the origin has
-    a notice, the prompt is still right.
+    The system prompt names the first mode; each change is named by a notice. If neither the copied messages nor the
+    later ones of the origin contain such a notice, the prompt is still right.
     """
     told = next((message.kind for message in reversed(copied) if message.kind in KINDS.values()), None)
     changed = told is not None or any(each.kind in KINDS.values() for each in after)

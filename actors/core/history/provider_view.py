@@ -117,14 +117,14 @@ class TurnBuilder:
         self._turns.append((role, blocks))
 
     def closed(self) -> tuple[Turn, ...]:
-        """The turns, ending with a user turn: one that asks the model to continue is added if necessary."""
+        """The turns so far; if the last is the assistant's, a user turn that asks the model to continue is added."""
         if self._turns and self._turns[-1][0] == "assistant":
             self._turns.append(("user", [Text(CONTINUE)]))
         return tuple(Turn(role, tuple(blocks)) for role, blocks in self._turns)
 
 
 class ProviderOrder:
-    """Puts each answer directly after the messages that it answers; messages stored meanwhile follow its results."""
+    """Puts each answer directly after the messages in its request; messages stored later follow its tool results."""
 
     def __init__(self) -> None:
         self._placed: list[Message] = []
@@ -185,7 +185,7 @@ def is_blank(block: Content) -> bool:
 
 
 def answer_content(message: Message, protocol: str, model: str) -> tuple[Content, ...]:
-    """An answer's blocks, without reasoning that another protocol or model produced; "" stands for any."""
+    """An answer's blocks, without reasoning from another protocol or model; "" accepts any protocol or model."""
     return tuple([
         block
         for block in message.content
@@ -195,7 +195,7 @@ def answer_content(message: Message, protocol: str, model: str) -> tuple[Content
 
 
 def user_content(message: Message) -> tuple[Content, ...]:
-    """The blocks for a user turn. System messages stand in a tag, which is escaped everywhere else."""
+    """The blocks for a user turn. System messages are enclosed in a tag; in all other text, this tag is escaped."""
     if message.type is not MessageType.SYSTEM or message.kind is SystemKind.CONTINUE:
         return tuple(map(_escaped, message.content))
     return (Text(texts.notice(text_of(message.content))),)
@@ -254,7 +254,7 @@ class GrowingView:
         self._calls.update(block.id for turn in turns for block in turn.content if isinstance(block, ToolUse))
 
 
-# The number of tokens below which a block is left out instead of being cut further.
+# Blocks are left out rather than cut to fewer tokens than this.
 _SMALLEST_PART = 64
 _FEWEST_PARTS = 8
 _LEFT_OUT = "[{count} parts of the conversation are left out here, because the context window has no room for them]"
@@ -271,7 +271,7 @@ def summary_view(
 ) -> tuple[Turn, ...]:
     """Build the turns of the summary request (REQ-BED-020), with calls and results as text and without reasoning.
 
-    Every provider therefore accepts them without tool definitions. `rejected` names the tools whose calls did not run.
+    Therefore every provider accepts the turns without tool definitions. `rejected` names tools whose calls did not run.
     The longest blocks are cut until the history fits `room`, which is halved `halved` times: once for each time that
     the provider found the request too long. If the provider counted more tokens in the window (`used`) than are
     estimated here, the estimate is corrected.
@@ -299,7 +299,7 @@ def summary_view(
 
 class _Part(NamedTuple):
     sequence: int
-    """The number of its message; 0 for a remark."""
+    """The number of the message that the part comes from; 0 for the remark that parts were left out."""
     role: str
     block: Content
 
@@ -309,7 +309,10 @@ def _tokens(parts: Iterable[_Part], room: Room) -> int:
 
 
 def _shortened(parts: list[_Part], tokens: int, room: Room) -> list[_Part]:
-    """Cut the longest parts and drop some of the middle; _FEWEST_PARTS of _SMALLEST_PART always stay."""
+    """Drop parts from the middle if there are too many, and cut the longest of the others.
+
+    At least _FEWEST_PARTS parts stay, and none is cut to fewer than _SMALLEST_PART tokens.
+    """
     if _tokens(parts, room) <= tokens:
         return parts
     most = max(tokens // _SMALLEST_PART, _FEWEST_PARTS)
@@ -382,7 +385,7 @@ class ImageBudget:
     def apply(self, view: ProviderView, size_of: Callable[[Image], int]) -> ProviderView:
         """Replace the oldest images with remarks if the view exceeds the limits.
 
-        The settled turns change only if more images are removed than before. Raises what `size_of` raises.
+        The settled turns change only if more images are removed than before. Exceptions from `size_of` propagate.
         """
         if not view.begins_with(self._seen):
             self._seen, self._sizes, self._removed, self._window = Prefix(), [], 0, _ImageWindow()

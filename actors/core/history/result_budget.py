@@ -28,7 +28,7 @@ from actors.core.content import (
 NARROWED = 4
 # Results of at most this many tokens are then not cut further.
 SMALLEST = 128
-# The share (one half) of the remaining window that the results of a round may fill.
+# The results of a round may fill the remaining window divided by this, which is one half of it.
 _SHARE = 2
 
 _HINTS = {
@@ -49,14 +49,17 @@ class Room(Struct, frozen=True):
     images: bool = True
     """Whether requests contain images; if not, they contain a short text in place of each."""
     narrowed: int = 0
-    """Results up to this message are cut further, because the provider found a request with them too long."""
+    """Results up to the message with this number are cut further, because a provider found their request too long."""
 
 
 UNLIMITED = Room()
 
 
 def shares(wanted: Sequence[int], total: int) -> list[int]:
-    """Divide `total` fairly: each gets what it wants, or else as much as any other. A negative `total` counts as 0."""
+    """Divide `total` fairly: the smallest wishes are met in full, and the others get equal shares of what is left.
+
+    A negative `total` counts as 0.
+    """
     left, given = max(total, 0), [0] * len(wanted)
     for served, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
         given[index] = min(wanted[index], left // (len(wanted) - served))
@@ -65,9 +68,9 @@ def shares(wanted: Sequence[int], total: int) -> list[int]:
 
 
 def bounded(placed: Sequence[Message], room: Room, used: int) -> tuple[list[Message], int]:
-    """Shorten results that need too much, and count the tokens.
+    """Shorten tool results that need too many tokens; return the messages, and the number of tokens after them.
 
-    `used` is the number of tokens before `placed`, which begins with the first message or an answer.
+    `used` is the number of tokens before `placed`, which begins with the first message of the history or an answer.
     """
     if not room.usable:
         return list(placed), used
@@ -79,7 +82,7 @@ def bounded(placed: Sequence[Message], room: Room, used: int) -> tuple[list[Mess
 
 
 def _rounds(placed: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Split messages before each answer: an answer and what follows it make a round."""
+    """Split the messages into rounds: each answer begins a new one."""
     begin = 0
     for index, message in enumerate(placed):
         if message.type is MessageType.AGENT and index > begin:
@@ -117,9 +120,9 @@ def _bounded_round(messages: Sequence[Message], room: Room, used: int) -> tuple[
 
 
 def _after(answer: Message, room: Room, used: int) -> int:
-    """The tokens after an answer: as counted by the provider, or as estimated.
+    """The number of tokens in use after an answer: the provider's count, or an estimate.
 
-    A count above the window comes from a request to another model, or from one whose results were not cut.
+    A count larger than the window is not used: it belongs to another model, or to a request whose results were not cut.
     """
     counted = answer.usage.context_tokens if answer.usage else 0
     return counted if 0 < counted <= room.usable else used + content_tokens(answer.content, images=room.images)
@@ -171,7 +174,7 @@ def image_remark(image: Image) -> str:
 
 
 def cut_text(text: str, tokens: int, hint: str = "") -> str:
-    """Cut text longer than `tokens`: keep its head and tail, and always a remark between them that ends with `hint`."""
+    """If the text is longer than `tokens`, replace its middle with a remark that ends with `hint`."""
     if most_tokens(text) <= tokens:
         return text
     left = max(tokens - most_tokens(_remark(len(text), hint)), 0) // 2

@@ -54,7 +54,7 @@ def _ended(
 
 
 def _cancel(state: AwaitingSubAgents, context: ConvContext, event: events.UserCancel) -> TransitionResult:
-    """Give the open tool calls cancelled results at once, and the sub-agents two seconds to end."""
+    """Give the open tool calls cancelled results at once; the sub-agents have a time limit in which to end."""
     builder = TransitionBuilder(state, context, event.at)
     if state.tool_use_id:
         cancel_calls(builder, state.tool_use_id, state.remaining_tool_ids)

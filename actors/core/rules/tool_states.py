@@ -183,7 +183,7 @@ def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: events.Set
 
 
 def ask_question(state: State, context: ConvContext, event: events.AskQuestion) -> TransitionResult:
-    """Ask clients a question of the running call. Ignored in sub-agents, for other calls, and if repeated."""
+    """Ask clients a question of the running call. Ignored in sub-agents, for other calls, and if asked before."""
     running = _asking(state, event)
     if running is None or event.place <= running.asked or context.is_sub_agent:
         return ignored(state)

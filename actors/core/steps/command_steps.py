@@ -83,14 +83,14 @@ def trigger_summary(
 
 
 def after_failure(state: states.Idle | states.Error) -> tuple[ContextState, ...]:
-    """The states of the Context Manager diagram between `state` and the next run: Idle after Error, or none."""
+    """The states that the Context Manager diagram passes through before the next run: Idle after Error, else none."""
     return (ContextState.IDLE,) if isinstance(state, states.Error) else ()
 
 
 def queue_input(state: states.State, context: ConvContext, event: UserMessage, busy: Reason) -> TransitionResult:
     """Queue a message for the open run (steer) or a later one (follow-up).
 
-    Raises Rejected: `busy` if it may not be queued, QUEUE_FULL, or SUB_AGENT.
+    Raises Rejected: with the reason `busy` if the message must not be queued, otherwise QUEUE_FULL or SUB_AGENT.
     """
     if context.is_sub_agent or event.delivery is Delivery.REJECT:
         raise refusal(context, event, busy)
@@ -132,7 +132,7 @@ def spawn_agents(
     *through: ContextState,
     call: states.ToolExecuting | None = None,
 ) -> TransitionResult:
-    """Start sub-agents and wait for all. `call`: the state whose running call starts them; None for a command."""
+    """Start sub-agents and wait for all. `call` is the state of the call that starts them; None if a command does."""
     builder.place_state()
     pending = tuple(_start_agents(builder, task, index) for index, task in enumerate(tasks))
     state = states.AwaitingSubAgents(builder.ledger, pending, ())
@@ -155,7 +155,10 @@ def record_outcome(
     agent: states.PendingAgent,
     outcome: states.AgentOutcome,
 ) -> TransitionResult:
-    """Record a sub-agent's outcome. After the last one, report all as the call's result, or else as a message."""
+    """Record a sub-agent's outcome; after the last one, report all of them.
+
+    The report is the result of the call that started the sub-agents, or a message if a command did.
+    """
     ended = states.AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)
     pending = tuple(other for other in state.pending if other is not agent)

@@ -35,7 +35,7 @@ def drop_notices(builder: TransitionBuilder, kinds: Collection[SystemKind]) -> N
 
 
 def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = frozenset(SystemKind)) -> None:
-    """Persist the queued notices of these kinds as system messages, oldest first, then report the jobs that ended."""
+    """Persist the queued notices of these kinds as system messages, oldest first, then one about jobs that ended."""
     due = [notice for notice in builder.ledger.pending_notices if notice.kind in kinds]
     drop_notices(builder, kinds)
     for notice in due:
@@ -72,7 +72,10 @@ def deliver_interruption_notice(builder: TransitionBuilder) -> None:
 
 
 def notice_date(builder: TransitionBuilder) -> None:
-    """Add a changed date as a notice: providers cache only an unchanged beginning, so the prompt keeps its date."""
+    """If the date has changed, add a notice of it.
+
+    The prompt keeps the old date, because providers can only use a cached request if the beginning is unchanged.
+    """
     date = builder.context.date
     if date in ("", builder.ledger.date or builder.context.prompt_date):
         return
@@ -81,7 +84,7 @@ def notice_date(builder: TransitionBuilder) -> None:
 
 
 def notice_mcp_restart(state: states.State, context: ConvContext, event: McpRestarted) -> TransitionResult:
-    """Queue a notice that MCP servers lost their memory. Ignored in sub-agents, and outside of Idle and Error."""
+    """Queue a notice that MCP servers were restarted. Ignored in sub-agents, and outside the states Idle and Error."""
     if not isinstance(state, (states.Idle, states.Error)) or context.is_sub_agent:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
@@ -94,7 +97,7 @@ def notice_mcp_restart(state: states.State, context: ConvContext, event: McpRest
 def change_job(state: states.State, context: ConvContext, event: JobChanged) -> TransitionResult:
     """Record the beginning or end of a background job, in every state.
 
-    Ignored if it is already recorded; an end is recorded even if the beginning was not.
+    An event that is already recorded is ignored; an end is recorded even if the beginning was not.
     """
     job, jobs = event.job, state.ledger.jobs
     known = next((each for each in jobs if (each.handle, each.tool_use_id) == (job.handle, job.tool_use_id)), None)
@@ -117,7 +120,7 @@ def _deliver_job_ends(builder: TransitionBuilder) -> None:
 
 
 def drop_job_end(builder: TransitionBuilder, handle: str) -> None:
-    """Deliver no message about the end of this job, because a tool result shows it to the agent."""
+    """Drop the pending message about the end of this job, because a tool result has told the agent."""
     kept = tuple(job for job in builder.ledger.jobs if job.handle != handle or job.status is states.JobStatus.RUNNING)
     builder.ledger = replace(builder.ledger, jobs=kept)
 

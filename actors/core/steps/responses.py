@@ -55,7 +55,7 @@ def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingCo
 def stream_chunk(
     builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation, event: events.LlmStreamChunk
 ) -> TransitionResult:
-    """Only the first chunk of an attempt changes the state, so that chunks cost no database writes."""
+    """Pass text on to clients. Only an attempt's first chunk changes the state; later ones need no database write."""
     delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
     if state.phase is LlmPhase.STREAMING:
         builder.notify(delta)
@@ -70,7 +70,7 @@ def cancel_request(
 ) -> TransitionResult:
     """Abort the request and cancel the run without waiting for the abort.
 
-    A conversation passes through Cancelling in the same commit; sub-agents, and requests in backoff, do not.
+    The state passes through Cancelling in the same commit, except in a sub-agent or while the request is in backoff.
     """
     builder = TransitionBuilder(state, context, event.at)
     if context.is_sub_agent or state.phase is LlmPhase.BACKOFF:
@@ -95,7 +95,7 @@ def request_failed(
 ) -> TransitionResult:
     """Retry if the failure and the limits allow it; otherwise end the run, or summarize a full context.
 
-    `retry_after_ms`: the wait that the provider asked for.
+    `retry_after_ms` is the wait that the provider asked for, if any.
     """
     if may_retry(failure, state.attempt, builder.context.limits, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)
@@ -247,7 +247,7 @@ def _first(evaluated: dict[str, Evaluation], verdict: CallVerdict) -> str:
 
 
 def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Evaluation) -> TransitionResult:
-    """Add a result to every call in a response in which a rule denies one of them; none of the calls runs."""
+    """Run none of a response's calls, because a rule denies one of them; each call gets a result."""
     text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
     return deny_calls(builder, answer.calls, denied, text, _PROCESSING)
 
@@ -268,7 +268,7 @@ def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> Tran
 
 
 def _is_cut_reasoning(builder: TransitionBuilder, answer: Answer) -> bool:
-    """Whether the answer was cut off before its text began. It then ends the run: nothing can be continued."""
+    """Whether the answer was cut off before its text began. This ends the run, because there is nothing to continue."""
     cut = answer.event.truncated and not answer.text and not answer.calls
     return cut and not builder.context.is_sub_agent and builder.context.rules >= Rules.NOTHING_LOST
 

@@ -31,9 +31,9 @@ def too_long(retry_after_ms: int | None, limits: Limits) -> bool:
 
 
 def delay(attempt: int, limits: Limits, retry_after_ms: int | None = None) -> int:
-    """The wait before this attempt, in ms: 1 s before the second, then doubled, up to `max_retry_after_ms`.
+    """The wait before this attempt, in ms: 1 s before the second, then twice as long each time.
 
-    It is never shorter than the provider's Retry-After, which must not be `too_long`.
+    It is at most `max_retry_after_ms`, and at least the provider's Retry-After, which must not be `too_long`.
     """
     return max(min(limits.retry_base_ms << (attempt - 2), limits.max_retry_after_ms), retry_after_ms or 0)
 

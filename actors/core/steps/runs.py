@@ -42,7 +42,7 @@ from actors.core.summary import ContextState
 
 
 def run_options(message: RunOptions) -> dict[str, Any]:
-    """The options among the fields of a message."""
+    """The run options of a message, by field name."""
     return {name: getattr(message, name) for name in RunOptions.__struct_fields__}
 
 
@@ -84,8 +84,8 @@ def close_run(
 ) -> None:
     """Return steers to their senders, persist the state, and stop the run if it is open.
 
-    Follow-ups stay queued until PromoteFollowUp. With `drop_queue`, or if the policy starts them only after a completed
-    run and this one did not complete, they are discarded, each recorded as a run that was never executed.
+    Follow-ups stay queued until PromoteFollowUp. They are discarded with `drop_queue`, or if this run did not complete
+    and the policy allows them only after completed runs. Each one is then recorded as a run that was never executed.
     """
     return_steers(builder)
     builder.place_state()
@@ -107,7 +107,7 @@ def return_steers(builder: TransitionBuilder) -> None:
 
 
 def deliver_steers(builder: TransitionBuilder) -> None:
-    """Add queued steers to the history, oldest first; they end a series of equal failures."""
+    """Add queued steers to the history, oldest first. Any steer ends a series of equal failures."""
     steers = builder.ledger.steers
     if steers:
         builder.ledger = replace(builder.ledger, steers=(), failure="", repeats=0)
@@ -182,7 +182,7 @@ def complete_sub_agent(builder: TransitionBuilder, result: str, *through: Contex
 
 
 def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResult:
-    """End a cancelled run at once, because nothing has to stop first (REQ-BED-005)."""
+    """End a cancelled run at once, in a state in which nothing has to stop first (REQ-BED-005)."""
     if builder.context.is_sub_agent:
         text = texts.sub_agent_cancelled(cancel.reason)
         return fail_sub_agent(builder, ErrorKind.CANCELLED, text, StopReason.INTERRUPTED, "")
@@ -203,7 +203,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
 def exhaust_context(
     builder: TransitionBuilder, summary: str, reason: StopReason, *through: ContextState
 ) -> TransitionResult:
-    """End a conversation for good because its context is full (REQ-BED-021); its summary message is already added."""
+    """End a conversation for good because its context is full (REQ-BED-021). Add its summary message before."""
     close_run(
         builder,
         reason,
@@ -216,7 +216,7 @@ def exhaust_context(
 
 
 def exhaust_with_fallback(builder: TransitionBuilder, reason: StopReason) -> TransitionResult:
-    """End the conversation with a fixed text, because no summary could be written (REQ-BED-020)."""
+    """End the conversation with a fixed text in place of a summary, because none could be written (REQ-BED-020)."""
     first = builder.context.rules < Rules.NOTHING_LOST
     text = texts.FIRST_FALLBACK_SUMMARY if first else texts.FALLBACK_SUMMARY
     builder.add_system_message(content.SystemKind.SUMMARY_FALLBACK, text)
@@ -282,9 +282,9 @@ def handle_output(
 ) -> TransitionResult:
     """Handle an answer that tries to end a run with an output schema, with or without a submit_output call.
 
-    A valid value completes the run, unless steers (messages that join the run) wait, in which case the run goes on and
-    a later value counts. If the value is missing or invalid, the agent is reminded, and the run fails after too many
-    reminders.
+    A valid value completes the run. If steers (messages that join the run) are waiting, however, the run goes on, and a
+    later value counts. If the value is missing or invalid, the agent is reminded; after too many reminders, the run
+    fails.
     """
     through = ContextState.PROCESSING_LLM_RESPONSE
     if event.output:
@@ -356,7 +356,7 @@ def add_reported_usage(state: states.State, context: ConvContext, event: UsageRe
 
 
 def spent(budget: Budget, ledger: states.Ledger, ratio: float = 1.0) -> str:
-    """The first limit that is used up to `ratio`, in words such as "5000 tokens per run"; "" if there is none."""
+    """The first limit whose used part has reached `ratio`, in words such as "5000 tokens per run"; "" for none."""
     if 0 < budget.run_tokens * ratio <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger, ratio)
@@ -372,7 +372,10 @@ def spent_for_good(budget: Budget, ledger: states.Ledger, ratio: float = 1.0) ->
 
 
 def share(budget: Budget, ledger: states.Ledger, among: int) -> Budget:
-    """An equal part of what is left of the parent's budget. Call this only while `spent` returns ""."""
+    """The budget of each of `among` sub-agents: an equal part of what is left of the parent's budget.
+
+    Call this only while `spent` returns "".
+    """
     whole = ledger.whole_usage
     limits = ((budget.run_tokens, ledger.run_usage.context_tokens), (budget.conversation_tokens, whole.context_tokens))
     tokens = [limit - used for limit, used in limits if limit]
@@ -387,7 +390,7 @@ def share(budget: Budget, ledger: states.Ledger, among: int) -> Budget:
 
 
 def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:
-    """Deliver notices and steers, then start the next model request, or end the run at its budget or round limit.
+    """Deliver notices and steers, then start the next model request; at the budget or round limit, end the run instead.
 
     `continuations` counts the requests, this one included, that continue the same unfinished text.
     """
@@ -490,7 +493,7 @@ def _count_turn(builder: TransitionBuilder) -> None:
 
 
 def _spent(builder: TransitionBuilder) -> str:
-    """The message about a used-up budget of the conversation, or quota of its principal; "" if there is none."""
+    """The message that the conversation's budget or its principal's quota is used up; "" if neither is."""
     context = builder.context
     if limit := spent(context.budget, builder.ledger):
         return texts.budget_reached(limit)
@@ -498,7 +501,7 @@ def _spent(builder: TransitionBuilder) -> str:
 
 
 def _notice_limits(builder: TransitionBuilder) -> None:
-    """Once per run, add notices when most of the budget or of the requests is used up. Users read them, too."""
+    """Once per run, add a notice when most of the budget is used up, and when most requests are. Users see it, too."""
     context, ledger = builder.context, builder.ledger
     ratio = context.limits.warn_ratio
     if context.rules < Rules.NOTHING_LOST:

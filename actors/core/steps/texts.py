@@ -1,6 +1,6 @@
 """All texts that the state machine writes. Programs must not parse these texts: use the typed kinds instead.
 
-The texts are stored in histories, and a replay compares them: a changed text makes logs of earlier versions differ.
+The texts are stored in histories, and a replay compares them, so a changed text makes replays of older logs differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
 
 @cache
 def _opening(*names: str) -> re.Pattern[str]:
-    # Compiled at first use, because that takes as long as importing a whole package.
+    # Compiled at first use, because compiling takes as long as importing a whole package.
     spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
     return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)
 
@@ -151,7 +151,7 @@ SUB_AGENT_BUDGET = "budget reached before result submission"
 REPEATED = "Note: this is the second failure of this kind in a row. Do something else: the third ends the run."
 AGENT_TIMED_OUT = "no result before the deadline"
 
-# The fallback before `Rules.NOTHING_LOST`.
+# The fallback summary in editions of the rules before `Rules.NOTHING_LOST`.
 FIRST_FALLBACK_SUMMARY = (
     "The context is used up and no summary could be written. The whole history stays readable here; "
     "continue in a new conversation and say what matters from this one."
@@ -199,7 +199,7 @@ def denied_by(rule: str) -> str:
 
 
 def repeated(count: int, tool: str, result: str) -> str:
-    """`tool` and `result` come from the first call; `tool` is "" if it does not matter which tool was called."""
+    """`tool` and `result` are those of the first failed call; `tool` is "" if the failure does not depend on it."""
     lines = result.splitlines() or [""]
     cause = lines[0] if len(lines[0]) <= 200 else f"{lines[0][:200]}…"
     named = f"{tool}: {cause}" if tool else cause
@@ -255,7 +255,7 @@ def failed_after(attempts: int, cause: str) -> str:
 
 
 def summary_failed(cause: str) -> str:
-    """The message for a summary that a command asked for and that was not written."""
+    """The message that a summary requested by a client was not written."""
     return f"No summary was written, and the conversation is as it was before: {cause}"
 
 

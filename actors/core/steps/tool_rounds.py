@@ -51,14 +51,14 @@ def skipped_result(call_id: str, text: str) -> ToolError:
 
 
 def cancel_calls(builder: TransitionBuilder, current: str, remaining: Iterable[str]) -> None:
-    """Add cancelled results to the running call and to all calls that have not started."""
+    """Give the running call a cancelled result, and each call that has not started a skipped one."""
     add_result(builder, ToolCancelled(current, texts.CANCELLED))
     for call_id in remaining:
         add_result(builder, ToolCancelled(call_id, texts.SKIPPED, ToolOutcome.SKIPPED))
 
 
 def cancel_undecided(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
-    """Add cancelled results to calls that were waiting for approval; none of them had started."""
+    """Give cancelled results to calls that were waiting for approval; none of them had started."""
     for call_id in call_ids:
         add_result(builder, ToolCancelled(call_id, texts.CANCELLED))
 
@@ -106,9 +106,9 @@ class Failure(NamedTuple):
 
     result: str
     tool: str = ""
-    """The name of the tool, unless all calls of the response failed for a reason that has nothing to do with it."""
+    """The name of the tool; "" if all calls of the response failed for a reason unrelated to their tools."""
     input: str = ""
-    """The input of the call, unless it could not run, in which case `result` says what is wrong with it."""
+    """The input of the call; "" if it is invalid, in which case `result` says what is wrong with it."""
 
 
 def run_next_call(
@@ -119,7 +119,7 @@ def run_next_call(
     *through: ContextState,
     refused: tuple[str, ...] = (),
 ) -> TransitionResult:
-    """Start the first of the remaining calls, or the next model request.
+    """Start the first of the remaining calls or, if none is left, the next model request.
 
     Some calls get an error result instead: in a sub-agent, those that need approval (`refused`); calls to client tools
     that the mode forbids, or with invalid input; and request_mode_upgrade where it is not offered.
@@ -135,13 +135,13 @@ def run_next_call(
 
 
 def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
-    """Before `Rules.OWN_TOOLS`, whether a sub-agent's call needs approval is decided when its turn comes."""
+    """Whether a sub-agent's call is refused by the rules before `Rules.OWN_TOOLS`, which decide when its turn comes."""
     asks = context.is_sub_agent and context.rules < Rules.OWN_TOOLS
     return asks and evaluate(context, call, None).verdict is CallVerdict.ASK
 
 
 def end_round(builder: TransitionBuilder, failures: tuple[Failure, ...], *through: ContextState) -> TransitionResult:
-    """Request the model's next answer, because every tool call of the last one has a result."""
+    """Request the model's next answer, because every tool call in its last answer has a result."""
     begins = through or isinstance(builder.before, states.AwaitingToolApproval)
     passed = (*through, ContextState.EXECUTING_TOOLS) if begins else ()
     reason = states.LlmReason.TOOL_RESULTS
@@ -149,7 +149,7 @@ def end_round(builder: TransitionBuilder, failures: tuple[Failure, ...], *throug
 
 
 def failures_of(calls: Iterable[ToolUse], results: Iterable[ToolResult]) -> tuple[Failure, ...]:
-    """How the calls of a response failed; () if one of them did not fail."""
+    """How the calls of a response failed; () if any of them did not fail."""
     by_id = {call.id: call for call in calls}
     failures = []
     for result in results:
@@ -163,10 +163,10 @@ def failures_of(calls: Iterable[ToolUse], results: Iterable[ToolResult]) -> tupl
 def await_answer(
     builder: TransitionBuilder, reason: states.LlmReason, failures: tuple[Failure, ...], *through: ContextState
 ) -> TransitionResult:
-    """Request the model's next answer, after a response; `failures` are those of its calls if all have failed.
+    """Request the model's next answer. `failures` says how the last response's calls failed; () if not all of them did.
 
-    If they failed like those of the response before, the last result says so. If it is the third time in a row, the run
-    fails instead, unless steers (messages that join the run) wait.
+    If they failed in the same way as those of the response before, a note in the last result says so. The third time in
+    a row, the run fails instead, unless steers (messages that join the run) are waiting.
     """
     if builder.context.rules < Rules.NOTHING_LOST:
         return builder.finish(states.AwaitingLlm(builder.ledger, reason), *through)
