@@ -5,8 +5,8 @@ being applied. A refused command has changed nothing: its sender gets core.error
 any other exception means a fault of the server.
 
 Outcomes report the results of effects (the work that the state machine requests). They come from runners, which perform
-the effects, and from other conversations. One may arrive twice or too late; the conversation ignores those that it does
-not wait for.
+the effects, and from other conversations. An outcome may arrive twice or too late; the conversation ignores outcomes
+that it does not wait for.
 
 The `tag` of a class of log entries is stored, so it must never change.
 """
@@ -70,14 +70,14 @@ class SendMessageResult(Struct, frozen=True):
     run: str
     """The run that gets the message; "" for a follow-up."""
     revision: int
-    """The latest event before the command; the message causes only later events."""
+    """The number of the latest event before the command; the message causes only later events."""
     message: Message | None = None
     queued: QueuedInput | None = None
     duplicate: bool = False
 
 
 class CancelConversationCommand(Struct, frozen=True):
-    """Stop the current run. The supervisor sends it as urgent, so it overtakes all normal messages."""
+    """Stop the current run. The supervisor sends this command as urgent, so that it overtakes all normal messages."""
 
     run_id: str = ""
     discard_queued: bool = False
@@ -93,8 +93,8 @@ class CancelConversationResult(Struct, frozen=True):
     state_entered_at: int
     """When the conversation entered `state`, in milliseconds since 1970."""
     recorded: bool = True
-    """Whether the cancel is stored. If not, the work was stopped, `state` is the one before, and the commit is retried;
-    queued messages are neither returned nor discarded yet."""
+    """Whether the cancel is stored. If not, the work was stopped, `state` is the state before the cancel, and the
+    commit is retried; queued messages are neither returned nor discarded yet."""
     run: str = ""
     revision: int = 0
     """The number of the conversation's latest event after the cancel."""
@@ -197,7 +197,7 @@ class UpdateConversationCommand(Struct, frozen=True):
     model: str | None = None
     labels: dict[str, str] | None = None
     some_labels: dict[str, str | None] = {}
-    """Labels to set; None removes one. Labels that are not named stay."""
+    """Labels to set or, if the value is None, to remove; all other labels stay."""
     approval_policy: context.ApprovalPolicy | None = None
     follow_up_policy: context.FollowUpPolicy | None = None
     budget: context.Budget | None = None
@@ -214,7 +214,7 @@ class UpdateConversationCommand(Struct, frozen=True):
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):
-    """Set a title that a model wrote ("" for none), unless it was changed meanwhile.
+    """Set a title that a model wrote ("" for none), unless the current title was changed meanwhile.
 
     The result is the ConversationRecord.
     """
@@ -232,7 +232,7 @@ class ArchiveConversationCommand(Struct, frozen=True):
 
 
 class ContinueConversationCommand(Struct, frozen=True):
-    """Create the successor of an exhausted conversation, or find it. The result is its ConversationRecord."""
+    """Create or find the successor of an exhausted conversation. The result is the successor's ConversationRecord."""
 
     include_summary: bool = False
     request_id: str = ""

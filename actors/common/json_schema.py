@@ -67,7 +67,7 @@ class JsonSchema:
     """A JSON Schema, compiled once."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile the schema. Raises InvalidSchemaError, including if validation could take forever."""
+        """Compile the schema. Raises InvalidSchemaError, for example if validation could take forever."""
         if is_too_deep(schema):
             raise InvalidSchemaError(TOO_DEEP)
         own, patterns = dict(schema), _count(schema, "pattern", "patternProperties")
@@ -104,9 +104,9 @@ class JsonSchema:
         return "; ".join((*shown, f"and {len(faults) - MAX_FAULTS} more") if len(faults) > MAX_FAULTS else shown)
 
     def read_scalars(self, value: Any) -> tuple[Any, dict[str, str]]:
-        """Replace strings that do not fit but spell numbers or booleans; also return these strings by place.
+        """Replace strings that do not match the schema but spell numbers or booleans; also return these, by place.
 
-        Returns the unchanged value and {} if it fits already, or would not fit even with the replacements.
+        Returns the unchanged value and {} if it matches already, or would not match even with the replacements.
         """
         if is_too_deep(value) or self._work.is_too_much(value):
             return value, {}
@@ -308,7 +308,7 @@ MAX_SCHEMA_BYTES = 64 * 1024
 # The maximum nesting of output schemas and outputs. A level takes several of the 100 levels that gRPC allows.
 MAX_OUTPUT_DEPTH = 24
 
-# The only property of the object that wraps an output whose schema allows more than objects.
+# If an output's schema also allows non-objects, the output is wrapped in an object, as the property with this name.
 WRAPPER = "value"
 
 # The JSON Schema keywords that providers enforce and whose values contain no subschemas.
@@ -373,7 +373,7 @@ def native_output(schema: dict[str, Any]) -> NativeOutput | None:
 
 
 def validate_output(schema: str, text: str) -> tuple[str, str]:
-    """Check an output that a model wrote: (canonical JSON, ""), or ("", why it is invalid).
+    """Check an output that a model wrote; return (canonical JSON, "") or ("", why it is invalid).
 
     `text` is the input of a tool call or a whole answer, from which a Markdown code fence is removed.
     """

@@ -82,7 +82,7 @@ def open_files() -> int:
 
 
 def out_of_file_descriptors() -> bool:
-    """Whether no more files can be opened; for errors that do not say so, as from SQLite and the DNS resolver."""
+    """Whether no more files can be opened. Some errors do not say so, such as those from SQLite and DNS resolvers."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as failed:
@@ -103,9 +103,10 @@ SYSTEM_FILES = (
 
 
 def client_tls() -> ssl.SSLContext:
-    """Trust the authorities from certifi, the system, and VARIABLES. Thread-safe; takes some 20 ms to read files.
+    """A TLS context that trusts the authorities from certifi, the system, and VARIABLES. Thread-safe.
 
-    A variable whose authorities cannot be read is logged and ignored. Raises OSError if this process lacks a resource.
+    It takes some 20 ms to read the files. A variable whose authorities cannot be read is logged and ignored. Raises
+    OSError if this process lacks a resource.
     """
     import certifi  # noqa: PLC0415 -- only for a TLS connection
 
@@ -179,7 +180,7 @@ class OutageLog:
                 self._log.error("%s", why, extra=self._so_far(self._began, now))
 
     def worked(self) -> None:
-        """Note a success; log the end of the outage if the last failure is at least CALM_SECONDS ago."""
+        """Note a success; log the end of the outage if the last failure was at least CALM_SECONDS ago."""
         if self._began is None:
             return
         with self._guard:

@@ -59,7 +59,7 @@ class TerminalText:
         return self._drain()
 
     def finish(self) -> str:
-        """All remaining text; what looked like the beginning of an escape sequence becomes text."""
+        """Return all remaining text. An unfinished escape sequence at the end becomes text."""
         self._render(self._pending, last=True)
         self._pass(len(self._rows) - 1)
         self._passed.append(self.live_text)
@@ -76,7 +76,7 @@ class TerminalText:
         text = text.replace("\r\n", "\n")
         self.altered = self.altered or _SPECIAL.search(text) is not None
         if "\x1b" in text:
-            # A mark is left in their place, so that the surrounding text does not become another sequence.
+            # A mark replaces each sequence without effect, so that the text around it does not form another sequence.
             marked = _WITHOUT_EFFECT.sub("\x0e", text)
             text = marked if "\x1b" in marked or "\x9b" in marked else re.sub("[\a\x0e\x0f]", "", marked)
         position = 0
@@ -258,7 +258,7 @@ def rendered(text: str) -> str:
 def without_escapes(text: str) -> str:
     """Render text that contains escape sequences; return any other text unchanged.
 
-    The result is never longer: where cursor movements would add blanks, the sequences are only removed.
+    The result is never longer than the text: if cursor movements would make it longer, they are only removed.
     """
     if "\x1b" not in text:
         return text

@@ -1,6 +1,6 @@
 """Retention: a background thread prunes old events, deletes conversations archived long ago, and compacts the store.
 
-It never deletes a message or a command of a conversation that is kept. It works in steps, each of them a short
+The thread never deletes a message or a command of a conversation that is kept. It works in steps, each a short
 transaction, and after each step pauses ten times as long as the step took, so that writers are not slowed down.
 """
 
@@ -21,9 +21,9 @@ from actors.ports import Clock, NotOwnerError, StoreError, StoreMaintenance, Sto
 log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
-ROUNDS_A_PERIOD = 24  # rounds per shortest retention period, within ROUND_SECONDS
+ROUNDS_A_PERIOD = 24  # rounds in the shortest retention period, if ROUND_SECONDS allows this
 ROUND_SECONDS = (1.0, 3_600.0)  # the shortest and the longest time between two rounds
-FIRST_SECONDS = 60.0  # the longest time to the first round, so that even a server that often restarts has one
+FIRST_SECONDS = 60.0  # the longest time until the first round, so that even a server that restarts often has one
 PAUSE_FACTOR = 10.0  # the pause after a step, as a multiple of the time that the step took
 PAGE = 100  # conversations per query
 COMPACT_BYTES = 1 << 20  # the most that one step returns to the file system
@@ -83,7 +83,7 @@ class Housekeeper:
             self._thread.join()
 
     def sweep(self) -> None:
-        """Run one maintenance round, step by step; return early after `close` was called. Blocks."""
+        """Run one maintenance round, step by step; return early if `close` is called. Blocks."""
         began = self._clock.monotonic()
         for _ in self._steps():
             if self._closing.wait(PAUSE_FACTOR * (self._clock.monotonic() - began)):

@@ -118,7 +118,7 @@ class ReplayedStep(Struct, frozen=True):
     state: bytes
     """The new state as JSON; empty if unknown."""
     effects: bytes
-    """The transition's effects as a JSON array, without the one that stores the state; empty if there was none."""
+    """The transition's effects as a JSON array, without PersistState; empty if there was no transition."""
     difference: str
     """How the result of the replay differs from the log row, as text; "" if they are equal."""
 

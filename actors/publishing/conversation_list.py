@@ -20,7 +20,7 @@ SPARE = 256
 
 
 class ListChange:
-    """The latest change of one conversation; the first watcher that sends it adds its encoded form."""
+    """The latest change of one conversation. The first watcher that sends the change adds its encoded form."""
 
     __slots__ = ("deleted", "elsewhere", "id", "number", "outdated", "record", "wire")
 
@@ -30,7 +30,7 @@ class ListChange:
         self.number = number
         self.id = conversation_id
         self.record = record
-        """The conversation's record; for a deleted sub-agent the record of its parent, which has the same principal."""
+        """The conversation's record; for a deleted sub-agent, that of its parent, which has the same principal."""
         self.deleted = deleted
         self.elsewhere = elsewhere
         """Whether the change happened on another server that shares the store."""
@@ -62,7 +62,7 @@ class ListWatch:
 class ListFeed:
     """The changes of all conversations. Thread-safe; never blocks for long.
 
-    Watchers are woken without the lock, because they may call this object when they are woken.
+    The lock is not held while watchers are woken, because they may call this object then.
     """
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ class LiveBuffer:
             self._dropped += 1
 
     def read(self, cursor: Cursor) -> tuple[tuple[TextChunk, ...], Cursor]:
-        """Chunks and next cursor after `cursor`.
+        """The chunks after `cursor`, and the cursor for the next read.
 
         Adjacent chunks of one kind are joined; a cursor from another buffer reads everything.
         """
@@ -105,14 +105,14 @@ class LiveBuffer:
 
 
 def buffer_for(buffer: LiveBuffer | None, source: tuple[str, int] | None) -> LiveBuffer | None:
-    """`buffer` if it belongs to this source (an id and the attempt), otherwise a new one; None without a source."""
+    """`buffer` if it belongs to this source (an id and an attempt), otherwise a new buffer; None without a source."""
     if source is None:
         return None
     return buffer if buffer is not None and buffer.is_of(*source) else LiveBuffer(*source)
 
 
 def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | None, Cursor]:
-    """The text after `cursor`, None if there is none, and the position after it."""
+    """The text after `cursor` (None if there is none), and the cursor for the next read."""
     if buffer is None:
         return None, cursor
     chunks, cursor = buffer.read(cursor)
@@ -138,14 +138,14 @@ SPARE = 64
 
 
 class HubEvent:
-    """A durable event; the first watcher that sends it adds its encoded form."""
+    """A durable event. The first watcher that sends the event adds its encoded form."""
 
     __slots__ = ("event", "record", "wire")
 
     def __init__(self, event: StoredEvent, record: ConversationRecord | None) -> None:
         self.event = event
         self.record = record
-        """The conversation's record as it was committed with the event; None if the publisher has not passed it."""
+        """The conversation's record as it was committed with the event; None if the publisher did not provide it."""
         self.wire: bytes | None = None
         """The encoded event, which all watchers share; set by the first watcher that sends the event."""
 
@@ -173,7 +173,7 @@ class EventBatch:
         self.next = position
         """The position at which the next read of live text begins."""
         self.behind = behind
-        """Whether events are missing here: the watcher must read them from the store, then read again."""
+        """Whether events are missing in memory: the watcher must read them from the store, then read here again."""
         self.events = events
         self.stored = tuple(each.event for each in events)
         self.head = head
@@ -286,7 +286,7 @@ class Watch:
     def read(self, after: int, *, live_text: bool = True) -> EventBatch:
         """The events after revision `after`, and the live text not yet read. Never blocks for long.
 
-        A watcher that has read newer events from the store gets no live text, because its source may have ended.
+        A watcher that has read newer events from the store gets no live text, because the text's source may have ended.
         """
         with self._hub.lock:
             channel = self._channel
@@ -299,7 +299,7 @@ class Watch:
             return batch
 
     def read_text(self, request_id: str, attempt: int) -> tuple[TextChunk, ...]:
-        """All text that this attempt has streamed so far; () if it is not streaming. `read` then continues after it."""
+        """All text that this attempt has streamed so far; () if it is not streaming. `read` continues from there."""
         with self._hub.lock:
             buffer = self._channel.text
             if buffer is None or not buffer.is_of(request_id, attempt):
@@ -325,7 +325,7 @@ def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
 class EventHub(EventBus):
     """The event bus of one process. Thread-safe; never blocks for long.
 
-    Watchers are woken without the lock, because they may call this object when they are woken.
+    The lock is not held while watchers are woken, because they may call this object then.
     """
 
     def __init__(self) -> None:
@@ -480,7 +480,7 @@ class TextWindow:
             if told is None:
                 return
             deltas += told
-        # If the hub refuses it, another state was just published: the text waits for `published`, which follows.
+        # If the hub refuses the text, another state was just published: the text waits for `published`, which follows.
         if not deltas or self._bus.text_delta(self._conversation_id, record.revision, *deltas):
             self._waiting.clear()
 

@@ -49,7 +49,7 @@ class LlmRequest:
     build: Callable[[ports.Model, int], ports.ModelRequest]
     """Builds the request, shorter after each refusal by the provider. Raises StoreError or ImagesUnavailableError."""
     check_calls: Callable[[tuple[Content, ...], tuple[ports.ToolSpec, ...]], tuple[Content, ...]]
-    """Returns the answer's content with calls that can be carried out, given the tools of the request."""
+    """Returns the answer's content with its calls corrected and checked, given the tools of the request."""
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
     """Returns the commands and paths that each call in the answer concerns."""
     max_refusals: int

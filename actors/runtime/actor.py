@@ -29,7 +29,7 @@ class Request:
 
     command: Any
     deadline: float | None = None
-    """When an unapplied command is dropped, in monotonic seconds; None: never."""
+    """When the command is dropped if it has not been applied yet, in monotonic seconds; None: never."""
     urgent: bool = False
     must_run: bool = False
     """Whether the command is applied even if its sender no longer waits."""
@@ -39,12 +39,12 @@ class Request:
 
 
 class ActorFuture(pykka.Future[Any]):
-    """The future that `ActorRef.ask` returns: it wraps a standard one, since pykka's has no callbacks and no cancel."""
+    """The future that `ActorRef.ask` returns. It wraps a standard future: pykka's has no callbacks or cancellation."""
 
     def __init__(self) -> None:
         super().__init__()
         self.future: Future[Any] = Future()
-        """Ready for `asyncio.wrap_future`. If it is cancelled before the actor has begun, the request is dropped."""
+        """The standard future, which asyncio can wrap. If cancelled before the actor begins, the request is dropped."""
 
     def set(self, value: Any = None) -> None:
         """Set the answer. If `value` is a standard future, its result becomes the answer once it is available."""
@@ -68,10 +68,10 @@ class ActorFuture(pykka.Future[Any]):
 
 
 class Mailbox:
-    """pykka's inbox with an urgent lane, which is emptied first, and a normal one; each is FIFO.
+    """An inbox for pykka with two lanes: the urgent lane, which is emptied first, and the normal one. Each is FIFO.
 
-    pykka's stop message, always the last one, closes the mailbox; pykka's own inbox would lose later messages. Call
-    `get` and `get_if` only on the actor's thread; the rest is thread-safe.
+    pykka's stop message is the last one: it closes the mailbox, which then refuses messages. pykka's own inbox would
+    lose them. Call `get` and `get_if` only on the actor's thread; the rest is thread-safe.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Mailbox:
             return True
 
     def close(self) -> tuple[Envelope[Any], ...]:
-        """Stop the actor after its current message; return the messages that were waiting, which it will not get."""
+        """Stop the actor after its current message; return the waiting messages, which the actor will not get."""
         with self._lock:
             return self._close()
 
@@ -157,7 +157,7 @@ class Mailbox:
 class Actor(pykka.ThreadingActor):
     """An actor that reports every fault and survives it. Subclasses implement `receive`.
 
-    Unlike pykka's, its closed mailbox refuses messages, and the answer to a request is a standard future.
+    Unlike in pykka, a closed mailbox refuses messages, and the answer to a request is a standard future.
     """
 
     use_daemon_thread = True
@@ -191,7 +191,7 @@ class Actor(pykka.ThreadingActor):
         return error
 
     def on_receive(self, message: Any) -> Any:
-        """Call `receive` and catch its exceptions: pykka would stop this actor, or (BaseException) all actors."""
+        """Call `receive` and catch its exceptions: pykka would stop this actor, or for a BaseException all actors."""
         try:
             return self.receive(message)
         except BaseException as error:  # noqa: BLE001 -- a fault must be reported, and must not end the actor

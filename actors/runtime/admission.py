@@ -22,7 +22,7 @@ COUNT_SECONDS = 0.05
 class FileRoom:
     """Admits new work only while enough file descriptors are free. Thread-safe.
 
-    Some are reserved: for clients that connect to cancel, for reads of the store, and for running work.
+    Some descriptors are reserved: for clients that connect to cancel, for reads of the store, and for running work.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Admission:
 
 
 class SlotRequest:
-    """A request for a slot: a place in the queue of its principal, and later the slot itself."""
+    """A request for a slot: at first a place in its principal's queue, and later the slot itself."""
 
     def __init__(self, principal: str, start: Callable[[], bool]) -> None:
         self.principal = principal
@@ -96,7 +96,7 @@ class SlotRequest:
 class FairSlots:
     """Slots with a total limit and a limit for each principal. Thread-safe.
 
-    A free slot goes to the principal that has waited longest since it last got one, and there to the oldest request. A
+    A free slot goes to the waiting principal whose last turn was longest ago, and there to the oldest request. A
     thousand waiting requests therefore delay another principal by only one turn.
     """
 
@@ -215,7 +215,7 @@ class FairSlots:
 MANY_STREAMS = 20
 # The interval between two reads of one answer, in seconds: users hardly notice if text comes more often.
 READ_INTERVAL = 0.1
-# How many reads without text may follow one another without pauses, so that the opening does not delay the first text.
+# How many reads at the beginning of an answer are made without pauses, to avoid a delay of the first text.
 OPENING_READS = 8
 
 
@@ -235,7 +235,7 @@ class ReadPace:
         self._last_read = float("-inf")
 
     def wait(self, *, text: bool) -> None:
-        """Block until the next read is due; a cancel ends the pause. `text`: the answer's text has begun."""
+        """Block until the next read is due, or until a cancel. `text` says whether the answer's text has begun."""
         self._opening = 0 if text else max(0, self._opening - 1)
         if not self._opening and self._pressure() >= MANY_STREAMS:
             pause = self._last_read + READ_INTERVAL - self._clock.monotonic()

@@ -96,10 +96,10 @@ def _brief_value(key: str, value: Any) -> Any:
 def checked_calls(
     content: tuple[Content, ...], offered: tuple[ToolSpec, ...], tools: tuple[ClientTool, ...]
 ) -> tuple[Content, ...]:
-    """An answer's content with calls that can be carried out.
+    """An answer's content, with mistakes in calls corrected and calls to client tools checked.
 
-    Unambiguous mistakes are corrected: a name with a namespace or blanks, and strings that spell a number or a boolean.
-    Calls to client tools (`tools`) get `group`, and `bad_input` if their input is invalid.
+    Only unambiguous mistakes are corrected: names with a namespace or blanks, and strings that spell numbers or
+    booleans. Calls to client tools (`tools`) get `group`, and `bad_input` if their input is invalid.
     """
     specs, by_name = {spec.name: spec for spec in offered}, {tool.name: tool for tool in tools}
     return tuple(
@@ -159,7 +159,7 @@ def _checked(call: ToolUse, by_name: Mapping[str, ClientTool]) -> ToolUse:
 
 
 def output_form(schema: str, model: ModelInfo) -> tuple[json_schema.NativeOutput | None, tuple[ToolSpec, ...]]:
-    """What a request for a value must contain: a schema for the provider to enforce, or else a tool to call."""
+    """The part of a request that demands a value: a schema for the provider to enforce, or else a tool to call."""
     value = json.loads(schema)
     if model.structured_output and (native := json_schema.native_output(value)):
         return native, ()
@@ -167,9 +167,9 @@ def output_form(schema: str, model: ModelInfo) -> tuple[json_schema.NativeOutput
 
 
 def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
-    """An answer's value as JSON, or "" and why it is invalid; both are "" if there is none yet.
+    """An answer's value as JSON and "", or "" and why the value is invalid; ("", "") if there is no value yet.
 
-    It is the input of submit_output, if that is the only call, or the text of an answer without calls.
+    The value is the input of submit_output, if that is the only call, or the text of an answer without calls.
     """
     calls = list(tool_uses(answer.content))
     text = text_of(answer.content).strip()
@@ -185,7 +185,7 @@ def check_generation(wanted: Generation, model: ModelInfo) -> None:
 
 
 def supported(wanted: Generation, model: ModelInfo) -> Generation:
-    """The part of `wanted` that the model supports: its provider may have reported other abilities since."""
+    """Those settings in `wanted` that the model supports now; its provider may report other abilities than before."""
     return Generation(
         wanted.reasoning_effort if wanted.reasoning_effort in model.reasoning_efforts else None,
         wanted.temperature if model.temperature else None,

@@ -51,7 +51,7 @@ COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 
 # The maximum number of model requests that a server makes at the same time.
 MOST_MODEL_REQUESTS = 1_000
-# One divided by this is the share of concurrent model requests that, by default, no single principal can occupy.
+# The total of concurrent model requests, divided by this, is by default kept free for other principals.
 RESERVED_SHARE = 4
 
 
@@ -180,8 +180,8 @@ class QuotaBook:
     ) -> None:
         """Begin with this month's `spendings`. The functions access a store, and may block.
 
-        `put_spending` stores what no commit of a deleted conversation can; `spent_by_all` returns the month's spending
-        of all servers that share the store.
+        `put_spending` stores the spending of deleted conversations, which have no more commits; `spent_by_all` returns
+        the month's spending of all servers that share the store.
         """
         self._settings = settings
         self._clock = clock
@@ -214,7 +214,7 @@ class QuotaBook:
     # --- runs -------------------------------------------------------------------------------------------------
 
     def begin_run(self, principal: str, conversation_id: str) -> bool:
-        """Count a run before its beginning is committed; True if `end_run` must undo this should the commit fail.
+        """Count a run before its beginning is committed; return whether to call `end_run` should the commit fail.
 
         May block. Raises QuotaExceededError (runs, spending or storage) or StoreError.
         """
@@ -286,7 +286,7 @@ class QuotaBook:
         self.spend(spending)
 
     def spent(self, principal: str, more: tuple[int, int] = (0, 0)) -> str:
-        """Which spending quota is used up, in words; "" if none is. `more`: used, but not counted yet."""
+        """Which spending quota is used up, in words; "" if none is. `more` is usage that has not been counted yet."""
         if not self.counts_spending:
             return ""
         with self._lock:
@@ -459,7 +459,7 @@ def _subtract(counts: Counter[str], principal: str) -> None:
 
 
 def _period(quota: Quota, day: int) -> str:
-    """The key of the counter for a quota and for the day or month in which `day` (days since the epoch) is."""
+    """The key of a quota's counter for `day` (days since the epoch), or for the month that contains that day."""
     if quota in {Quota.TOKENS_PER_DAY, Quota.COST_PER_DAY}:
         return f"{quota} {day}"
     date = datetime.fromtimestamp(day * DAY_MS / MILLISECONDS, UTC)

@@ -75,7 +75,7 @@ Timer: TypeAlias = tuple[float, int, Callable[[], object]]
 
 
 class Timers:
-    """Runs callbacks after a delay, on the timer thread: they must not block. Thread-safe."""
+    """Runs callbacks after a delay, on the timer thread. Callbacks must not block. Thread-safe."""
 
     def __init__(self, clock: ports.Clock) -> None:
         self._clock = clock
@@ -190,7 +190,7 @@ class Services:
     node: str = "local"
 
     def context_of(self, record: ports.ConversationRecord) -> ConvContext:
-        """What the state machine needs to know about a stored conversation, e.g. settings and limits."""
+        """The facts about a stored conversation that the state machine reads, such as settings and limits."""
         permissions = self.permissions(record.principal)
         window, images = self.window_and_images(record.model)
         return ConvContext(
@@ -236,15 +236,15 @@ class Services:
         return fixed_tokens(record.system_prompt, tools)
 
     def window_and_images(self, model: str) -> tuple[int, bool]:
-        """A model's usable window, and whether requests contain images (no longer, once its provider refuses one)."""
+        """A model's usable window, and whether its requests contain images, until the provider refuses one."""
         served = self.models.get(model)
         info = served.info if served else None
         return (info.usable_window, info.images) if info else (UNKNOWN_MODEL_WINDOW, True)
 
     def offered(self, record: ports.ConversationRecord) -> tuple[ports.ToolSpec, ...]:
-        """The tools offered, in the model's order.
+        """The tools offered to a conversation, in the order that the model sees.
 
-        The creator may restrict the built-in ones; sub-agents have a default set.
+        The conversation's creator may limit the built-in tools; sub-agents have a default set.
         """
         ours, chosen = self.toolbox.specs(sub_agent=not record.user_initiated), record.profile.tools
         if chosen is not None:
@@ -308,7 +308,7 @@ def check_images_in(services: Services, conversation_id: str) -> None:
 
 
 def initial_mode(services: Services, wanted: Mode | None, cwd: str, principal: str) -> Mode:
-    """`wanted`, or else restricted where the sandbox can enforce it, otherwise unrestricted.
+    """`wanted`, unless it is None; then restricted mode if the sandbox can enforce that, else unrestricted mode.
 
     Raises Rejected if the principal's conversations cannot have this mode in this directory.
     """
@@ -376,7 +376,7 @@ def _refusal(services: Services, context: ConvContext, principal: str, call: Too
 def call_subjects(
     services: Services, record: ports.ConversationRecord, content: tuple[Content, ...]
 ) -> tuple[CallSubject, ...]:
-    """What each tool call concerns (commands, paths, a mode); () if no approval of a call can depend on it."""
+    """The subject of each tool call (commands, paths, a mode); () if no approval can depend on the subjects."""
     calls = tuple(tool_uses(content))
     ruled = record.approval_policy is not ApprovalPolicy.AUTO or record.approval_rules or services.approval_rules
     if not ruled and all(call.name != REQUEST_MODE_UPGRADE for call in calls):
