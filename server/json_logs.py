@@ -25,11 +25,12 @@ _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-# How long a line may be delayed, so that one write covers many lines. A server that is killed loses delayed lines.
+# How many seconds a line may be delayed, so that one write covers many lines. A server that is killed loses delayed
+# lines.
 LATE_SECONDS = 0.1
 # How many records may wait; beyond that, the caller writes them, so that a slow reader of stderr costs no memory.
 MOST_WAITING = 10_000
-# How long a caller waits for another thread's write: a stderr that nobody reads must not keep the server alive.
+# How many seconds a caller waits for another thread's write: a stderr that nobody reads must not keep the server alive.
 STUCK_SECONDS = 1.0
 
 
@@ -44,7 +45,7 @@ class JsonLines(JsonFormatter):
         names = {"asctime": "time", "levelname": "level", "name": "logger", "exc_info": "error"}
         super().__init__(["asctime", "levelname", "name", "message"], rename_fields=names)
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802 -- as logging has it
+    def formatException(self, ei: Any) -> str:  # noqa: N802 -- the name that logging uses
         """The classes of the exception, without its text, which may quote a conversation."""
         return describe(ei[1])
 

@@ -1,8 +1,8 @@
 """The local endpoint: a data directory for this user only, its Unix socket, and the file with the server's address.
 
 Socket and file are restored if somebody removes them. No client can connect to a socket whose path was removed, and
-gRPC cannot bind another socket at that path while the server runs. So a second hard link to the socket is kept in a
-private directory, and the path is created again as a link to the same socket.
+gRPC cannot bind another socket at that path while the server runs. Therefore, a second hard link to the socket is kept
+in a private directory, and the path is created again as a link to the same socket.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
 def claim_directory(path: Path) -> None:
     """Create a directory that only this user can enter, or restrict an existing one.
 
-    Raises NotPrivateError if it or a file in it belongs to another user or is writable by others; OSError if it cannot
-    be used.
+    Raises NotPrivateError if the directory or a file in it belongs to another user or is writable by others; OSError if
+    the directory cannot be used.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     close_to_others(path)
@@ -56,8 +56,8 @@ def close_to_others(directory: Path) -> None:
 def check_closable(directory: Path) -> None:
     """Check that no other user can have written to a directory; change nothing.
 
-    Raises NotPrivateError if it or a file in it belongs to another user or is writable by others; OSError if there is
-    none.
+    Raises NotPrivateError if the directory or a file in it belongs to another user or is writable by others; OSError if
+    there is no such directory.
     """
     check_owner(directory)
     if directory.stat().st_mode & 0o022:
@@ -69,8 +69,8 @@ def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
     """The path of the Unix socket for a data directory; creates its private directory if necessary.
 
     The socket is in the data directory, unless its path would be too long or contain special characters; in that case,
-    it is in `bedrock` in XDG_RUNTIME_DIR, or in /tmp. Raises NotPrivateError if that directory belongs to another user,
-    OSError if it cannot be created.
+    it is in the directory `bedrock` in XDG_RUNTIME_DIR, or in a directory in /tmp. Raises NotPrivateError if that
+    directory belongs to another user, OSError if it cannot be created.
     """
     if _usable(path := data_dir / SOCKET):
         return path

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from server.settings.setting_values import Listen
 
-# Only the used part takes memory. 256 KiB is too little: decoding JSON nested as deeply as Python allows would overflow
-# it.
+# The stack size of threads. Only the used part takes memory. 256 KiB would be too little: decoding JSON nested as
+# deeply as Python allows would overflow the stack.
 STACK_BYTES = 1024 * 1024
 MAX_OPEN_FILES = 65_536
 FUTEX_SLOTS = 16_384
@@ -47,9 +47,9 @@ def tune_process() -> None:
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files to the machine's, at most `MAX_OPEN_FILES`.
+    """Raise this process's limit on open files to the highest that the system allows, at most `MAX_OPEN_FILES`.
 
-    The usual limit is 1,024, but a thousand model requests need 2,000 files. Tools keep the usual one.
+    The usual limit is 1,024, but a thousand model requests need 2,000 files. Tools keep the usual limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -60,9 +60,9 @@ def raise_open_files() -> None:
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """Pause garbage collection during imports, and exclude their objects, which live as long as the process.
+    """Pause garbage collection during imports, and exclude the imported objects from later collections.
 
-    Traversing them takes up to a tenth of the import time.
+    They live as long as the process, and traversing them would take up to a tenth of the import time.
     """
     gc.disable()
     try:
@@ -76,7 +76,7 @@ def collection_paused() -> Generator[None]:
 def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None]:
     """Run this thread, and threads that it starts, on `cpus` (None: all); yield the CPUs allowed before.
 
-    Raises ValueError if this process may use none of them.
+    Raises ValueError if this process may use none of these CPUs.
     """
     if cpus is None:
         yield None
@@ -95,7 +95,7 @@ def spare_what_stays() -> None:
     """Exclude existing objects from garbage collection, and collect less often, once the server is ready.
 
     Traversing them would stop all threads for some 20 ms in every full collection. Reference counting frees most later
-    objects before a collection, unless that comes too early.
+    objects before a collection, unless the collection comes too early.
     """
     gc.collect()
     gc.freeze()
@@ -108,7 +108,10 @@ def _hide_memory() -> None:
 
 
 def _spread_futexes() -> None:
-    """Request more hash slots for waiting threads: with the usual 16, waking thousands is slow. Old kernels refuse."""
+    """Request more hash slots for waiting threads: with the usual 16, waking thousands of threads is slow.
+
+    Old kernels refuse.
+    """
     _libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
 
 
@@ -220,11 +223,11 @@ class CannotListenError(Exception):
 
 @contextmanager
 def listening(where: Listen, option: str, purpose: str = "", more: str = "") -> Generator[None]:
-    """Convert an OSError to CannotListenError; `option` is the one that sets the address, `more` a further remedy."""
+    """Convert an OSError to CannotListenError; `option` is the flag that sets the address, `more` a further remedy."""
     try:
         yield
     except OSError as error:
-        why = (error.strerror or "unknown host").partition(" (while ")[0].lower()  # socket.create_server repeats it
+        why = (error.strerror or "unknown host").partition(" (while ")[0].lower()  # create_server adds the address
         if error.errno == errno.EADDRINUSE:
             by = f" by {holder}" if (holder := listener(where.port)) else ""
             why += f"{by}; choose another port with {option}, such as {option} {Listen(where.host)} for any free one"

@@ -31,7 +31,7 @@ from server.gateway.upstream import Upstream
 
 Item = TypeVar("Item")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
-# After this long without data, a comment is sent, so that proxies keep the connection open.
+# After this many seconds without data, a comment is sent, so that proxies keep the connection open.
 COMMENT_SECONDS = 15.0
 COMMENT = b":\n"  # no blank line, which some clients would take for an empty event
 EMPTY = b"{}"
@@ -69,7 +69,7 @@ def as_line(sent: Sent) -> bytes:
 
 
 def wanted(http: Request) -> str:
-    """Which of the two formats the client accepts; "" if it names neither."""
+    """The format that the client accepts, LINES or EVENTS; "" if it names neither."""
     accepted = http.headers.get("accept", "").lower()
     return next((kind for kind in (LINES, EVENTS) if kind in accepted), "")
 
@@ -88,7 +88,10 @@ def last_event(text: str) -> int:
 
 
 async def events(route: Route, responses: AsyncGenerator[bytes]) -> AsyncGenerator[Sent]:
-    """Yield the events in a call's encoded responses. A list's stream, which cannot be resumed, begins with `reset`."""
+    """Yield the events in a call's encoded responses.
+
+    WatchConversations, which cannot be resumed, begins with `reset`.
+    """
     begins = route.name == "WatchConversations"
     async with aclosing(responses):
         async for response in responses:
@@ -114,7 +117,7 @@ def sent(message: Any) -> Sent:
     field = message.DESCRIPTOR.fields_by_name.get(chosen)
     revision = getattr(message, "revision", 0)
     if chosen == "caught_up" and isinstance(message, v1.Event):
-        revision = message.caught_up.head_revision  # everything up to it was sent, or is in the snapshot
+        revision = message.caught_up.head_revision  # up to it, everything was sent or is in the snapshot
     return Sent(field.json_name if field else "message", encoded(as_json(message)), revision)
 
 
@@ -197,7 +200,10 @@ async def first_of(stream: AsyncGenerator[Item]) -> Item | None:
 
 
 async def _with_comments(stream: AsyncGenerator[Sent], stopping: asyncio.Event) -> AsyncGenerator[Sent | None]:
-    """Yield the events of a stream, and None whenever it was silent for a while. Raises HttpError when stopping."""
+    """Yield the events of a stream, and None whenever it was silent for a while.
+
+    Raises HttpError once `stopping` is set.
+    """
     # A single task reads all events: a task for each event would cost more than the event itself.
     arrived: asyncio.Queue[Sent | None] = asyncio.Queue(1)
 

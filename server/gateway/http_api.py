@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = limits.MAX_REQUEST_BYTES * 3 // 2
 # How many bytes of a body are read, and for how many seconds, before the server validates the token.
 STRANGERS_BODY_BYTES, STRANGERS_SECONDS = 64 * 1024, 1.0
-# The time limit for that validation; after it, the call is refused.
+# The time limit for that validation in seconds. After it, the call is refused.
 CHECK_SECONDS = 5.0
-# If that check fails with one of these statuses, or with an error that is not the server's own, the caller is still a
-# stranger.
+# If the validation fails with one of these statuses, or with an error that is not the server's own, the caller still
+# counts as a stranger.
 UNCHECKED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-# How long calls may continue once the gateway is stopping.
+# How many seconds calls may continue once the gateway is stopping.
 GRACE_SECONDS = 1.0
 AG_UI = "/ag-ui/v1/run"
 NO_AG_UI = "AG-UI requires the `ag-ui` extra of the server's package"
@@ -153,11 +153,11 @@ class HttpApi:
             raise HttpError(503, text, grpc.StatusCode.UNAVAILABLE) from None
 
     async def _while_connected(self, http: Request, answering: Awaitable[Response]) -> Response | None:
-        """Wait for a response. If the client disconnects first, the call is cancelled, and None returned.
+        """Wait for a response. If the client disconnects first, cancel the call and return None.
 
         Raises HttpError if the gateway stops.
         """
-        # All calls share one task, as few calls see its end; the event loop cancels it.
+        # All calls share one such task, because few calls last until it ends. The event loop cancels it.
         stop = self._stopped = self._stopped or asyncio.ensure_future(self._stop())
         answer = asyncio.ensure_future(answering)
         gone = asyncio.ensure_future(http.receive())  # the body has been read, so this is the end of the connection

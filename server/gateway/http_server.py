@@ -63,7 +63,7 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guarded(settings: Gateway, api: HttpApi, links: Links | None = None) -> ASGIApp:
-    """The API with its guards. `links` let a browser sign in at the start."""
+    """Wrap the API with the console and the guards. `links` contains the console's sign-in links."""
     app: ASGIApp = api
     if settings.origins:
         app = CORSMiddleware(
@@ -80,7 +80,7 @@ def guarded(settings: Gateway, api: HttpApi, links: Links | None = None) -> ASGI
 def _sandboxed(app: ASGIApp) -> ASGIApp:
     """Add the sandbox header to responses, and ignore Range headers.
 
-    A server may ignore them; Starlette would answer a malformed one with an error in plain text.
+    A server may ignore Range headers; Starlette would answer a malformed one with an error in plain text.
     """
 
     async def sandboxed(scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,7 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
         lifespan="off",
         interface="asgi3",
         log_config=None,
-        log_level="error",  # it warns about each malformed request, so strangers could fill the log
+        log_level="error",  # uvicorn warns about each malformed request: strangers could fill the log
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -148,7 +148,7 @@ async def serve(settings: Gateway, listening: socket.socket, *, until_eof: bool,
 
 
 def _read_stdin(server: _Server, links: Links) -> None:
-    """Add the link (a code and a token) that arrives on standard input; stop when it ends."""
+    """Add the link (a code and a token) that arrives on standard input; stop when standard input ends."""
     loop = asyncio.get_running_loop()
 
     def readable() -> None:
@@ -176,9 +176,10 @@ STALL_SECONDS = 60.0
 class Guard:
     """An ASGI application that checks Host and Origin before it calls another application.
 
-    A page whose name resolves to this machine (DNS rebinding) is recognised by that name in Host: names must be allowed
-    explicitly, whereas a page cannot take over an address. `origins` are the origins of pages that may call, besides
-    the gateway's own. `behind_proxy`: the last address in X-Forwarded-For is the client's.
+    A hostile page can make its own host name resolve to this machine (DNS rebinding), but cannot take over an IP
+    address. Host may therefore contain any address, but only names that are allowed explicitly. `origins` are the
+    origins of pages that may call, in addition to the gateway's own. With `behind_proxy`, the last address in
+    X-Forwarded-For is the client's.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str], *, behind_proxy: bool) -> None:

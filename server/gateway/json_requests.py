@@ -246,7 +246,7 @@ def _wanted(field: FieldDescriptor, value: Any) -> str | None:
 
 
 def _masks(route: Route, given: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Remove and yield the field masks: `json_format` would change a label's key in a path, or refuse it."""
+    """Remove and yield the field masks: `json_format` would change a label's key in a path, or refuse the path."""
     kind = route.method.input_type
     updated = kind.fields_by_name[route.body].message_type if route.body in kind.fields_by_name else None
     for key in tuple(given):
@@ -267,7 +267,7 @@ def _path(kind: Descriptor | None, path: str) -> str:
 
 
 def _field(kind: Descriptor, name: str) -> FieldDescriptor | None:
-    if "\0" in name:  # where protobuf's lookup ends
+    if "\0" in name:  # protobuf's lookup would end there
         return None
     return kind.fields_by_name.get(name) or kind.fields_by_camelcase_name.get(name)
 

@@ -121,7 +121,7 @@ def _as_sent(status: Status) -> Status:
             for each in wrong.field_violations:
                 sent = _in_json(each.field)
                 status.message = status.message.replace(f"{each.field}: ", f"{sent}: ")
-                if each.field == "update_mask":  # its text contains field names, too
+                if each.field == "update_mask":  # this violation's text contains field names, too
                     status.message, each.description = _in_json(status.message), _in_json(each.description)
                 each.field = sent
             detail.Pack(wrong)

@@ -50,7 +50,7 @@ SESSION = "session"
 
 @dataclass(eq=False)
 class BrowserSession:
-    """A browser that has signed in. Its calls end with it."""
+    """A browser that has signed in. Its calls end when the session ends."""
 
     token: str
     ended: Exception | None = None
@@ -90,8 +90,8 @@ class Connection:
 class Upstream:
     """The connections to the server at gRPC's `target`. Use only on the event loop.
 
-    `authorities` are PEM for TLS, None for no TLS. `secret` makes the server trust this gateway about its clients'
-    certificates.
+    `authorities` are the authorities to trust with `tls`, in PEM; None for the usual ones. `secret` makes the server
+    believe what this gateway says about its clients' certificates.
     """
 
     def __init__(self, target: str, authorities: bytes | None = None, *, tls: bool = False, secret: str = "") -> None:
@@ -181,7 +181,7 @@ class Upstream:
 
 
 def _timeout(http: Request) -> float | None:
-    """The deadline of a call in seconds, from the header X-Server-Timeout; None for none."""
+    """The deadline of a call in seconds, from the header X-Server-Timeout; None without that header."""
     if (text := http.headers.get(TIMEOUT)) is None:
         return None
     try:

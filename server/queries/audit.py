@@ -1,4 +1,4 @@
-"""Serves reads of stored logs (exports, Verify, Replay, transitions, audit entries), and downloads.
+"""Serves reads of stored logs (exports, Verify, Replay, transitions, audit entries), and downloads of images.
 
 A download is sent at the speed of its client: a slow client delays no other, and is disconnected after a time limit. An
 export keeps one page at a time in memory.
@@ -267,7 +267,7 @@ class AuditReader(StoreReader, AuditStore, Protocol):
 class StoredAudits:
     """Serves the calls about a log and the audit trail.
 
-    Call `replay` on the event loop; the others block, possibly for minutes, and run on `ReadPool.long`.
+    Call `replay` on the event loop. The other methods block, possibly for minutes, and run on `ReadPool.long`.
     """
 
     def __init__(self, store: AuditReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
@@ -276,7 +276,7 @@ class StoredAudits:
         self._stall_seconds = stall_seconds
 
     def verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
-        """Check stored rows against each other and the hash chain. Damage is reported.
+        """Check stored rows against each other and the hash chain. The response reports damage.
 
         Raises ConversationNotFoundError or StoreUnavailableError.
         """
@@ -340,7 +340,7 @@ class StoredAudits:
         request: v1.ReplayConversationRequest,
         write: Callable[[v1.ReplayConversationResponse], Awaitable[None]],
     ) -> None:
-        """Replay a log up to its end or a revision, and send each step by `write`.
+        """Replay a log up to its end or a revision, and send each step through `write`.
 
         Raises ConversationNotFoundError, RevisionTooOldError (pruned), SlowReaderError or StoreError.
         """

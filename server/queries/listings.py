@@ -87,9 +87,10 @@ class NotBrowsableError(MalformedRequestError):
 def browse_directory(
     workspace: Workspace, request: v1.BrowseDirectoryRequest, within: Sequence[str] | None = None
 ) -> v1.BrowseDirectoryResponse:
-    """List a directory. With `within`, it must be beneath one of these; "" is the first of them, or else the home.
+    """List a directory. If `within` is given, it must be one of those directories, or beneath one of them.
 
-    Raises MalformedRequestError, including for a page token.
+    The path "" stands for the first directory in `within` or, without any, for the home directory. Raises
+    MalformedRequestError (also for a page token).
     """
     try:
         listing = workspace.list_directory(request.path, within)
@@ -219,7 +220,10 @@ class Listings:
         return answer
 
     def approval_rule(self, name: str, rule_id: str, record: ConversationRecord | None) -> v1.ApprovalRule:
-        """A rule of a conversation, or of the operator (None). Does not block. Raises ConversationNotFoundError."""
+        """A rule of a conversation, or of the operator if `record` is None. Does not block.
+
+        Raises ConversationNotFoundError.
+        """
         for rule in record.approval_rules if record else self._operator_rules:
             if rule.id == rule_id:
                 return approval_rule(record.id if record else "", rule)
@@ -268,7 +272,7 @@ def list_approvals(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
-    """A page of pending approvals in one conversation or, if None, in all of the principal.
+    """A page of pending approvals in one conversation or, if `conversation_id` is None, in all of the principal's.
 
     The response names unreadable conversations. Raises MalformedRequestError (page token).
     """
@@ -285,7 +289,7 @@ def list_questions(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListQuestionsResponse:
-    """A page of open questions in one conversation or, if None, in all of the principal.
+    """A page of open questions in one conversation or, if `conversation_id` is None, in all of the principal's.
 
     The response names unreadable conversations. Raises MalformedRequestError (page token).
     """
@@ -390,7 +394,10 @@ class _Place(Struct):
 
 
 def _after(entries: Sequence[Waiting], last: _Place, *, descending: bool = False) -> Sequence[Waiting]:
-    """The messages after `last`; if it is no longer queued, those accepted since (`descending`: before) its time."""
+    """The messages after `last`.
+
+    If `last` has left the queue, those accepted since then (`descending`: before then).
+    """
     for index, (each, _, _) in enumerate(entries):
         if each.message_id == last.message_id:
             return entries[index + 1 :]

@@ -128,7 +128,7 @@ class NameResolver:
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """The caller's conversation. Raises ConversationNotFoundError, including for another principal's."""
+        """The caller's conversation. Raises ConversationNotFoundError, also for another principal's."""
         record = await self._reads(self._find, names.parse_conversation(name) or "", caller.get().principal)
         if record is None or record.principal != caller.get().principal:
             raise ConversationNotFoundError(name)
@@ -137,7 +137,7 @@ class NameResolver:
         return record
 
     async def identify(self, name: str) -> str:
-        """The id of a conversation of the caller, possibly cached: its actor notices a deletion.
+        """The id of a conversation of the caller. If a cached conversation was deleted, its actor notices that.
 
         Raises ConversationNotFoundError.
         """

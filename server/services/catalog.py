@@ -51,7 +51,7 @@ class CatalogService(v1.CatalogServiceServicer):
         sqlite_version: str,
         ends_when_unused: bool,
     ) -> None:
-        """`shared`: several nodes share a database. `ends_when_unused`: the server stops once it has no clients."""
+        """`shared` means that nodes share a database, `ends_when_unused` that the server stops when it has no clients."""
         report = services.sandbox.report
         self._services = services
         self._models = services.models
@@ -148,7 +148,7 @@ class CatalogService(v1.CatalogServiceServicer):
 
 
 def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
-    """Without a shared database, name and address are placeholders, and are left out."""
+    """A node as an API message. Without a shared database, its name and address are placeholders, and are left out."""
     answering = node.incarnation == me
     return v1.Node(
         incarnation=node.incarnation,

@@ -43,7 +43,7 @@ THREADS = 2
 
 
 def any_model(_conversation_id: str) -> None:
-    """Accept images whatever the conversation's model."""
+    """Do not check whether a conversation's model takes images."""
 
 
 class ImageUploads:
@@ -57,7 +57,8 @@ class ImageUploads:
     ) -> None:
         """Start the threads. `reserve_bytes` and `check_model` may block.
 
-        They raise QuotaExceededError for too many bytes, and Rejected if a conversation's model takes no images.
+        `reserve_bytes` raises QuotaExceededError for too many bytes, and `check_model` raises Rejected if a
+        conversation's model takes no images.
         """
         self._images = images
         self._reserve_bytes = reserve_bytes
@@ -71,7 +72,7 @@ class ImageUploads:
 
         Their bytes in the request are replaced by ids (hashes of the contents), so that a repeated request has the same
         hash, and its bytes are not counted again. Raises ImageRefusedError (for the first invalid image),
-        ConversationNotFoundError, AnswerTimeoutError, QuotaExceededError, Rejected (the model takes none),
+        ConversationNotFoundError, AnswerTimeoutError, QuotaExceededError, Rejected (the model takes no images),
         ImagesUnavailableError or StoreError.
         """
         for index, picture in enumerate(pictures := list(request.images)):
@@ -338,7 +339,7 @@ class ConversationService(v1.ConversationServiceServicer):
         return shown
 
     async def _child(self, name: str, kind: str) -> tuple[str, str]:
-        """The ids in `conversations/abc/messages/m`. Raises ConversationNotFoundError for the first one."""
+        """The two ids in a name such as `conversations/abc/messages/m`. Raises ConversationNotFoundError."""
         parsed = names.parse_child(name, kind)
         if parsed is None:
             raise ConversationNotFoundError(name)
@@ -365,7 +366,7 @@ class ConversationService(v1.ConversationServiceServicer):
             raise ConversationNotFoundError(name) from None
 
     async def _answer(self, future: Future[T], seconds: float) -> T:
-        """Wait for an actor's answer. Raises what it raises, or AnswerTimeoutError after `seconds`."""
+        """Wait for an actor's answer. Raises what the actor raises, or AnswerTimeoutError after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(future)
@@ -494,7 +495,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 @contextmanager
 def _within(field: str) -> Generator[None, None, None]:
-    """Turn a refusal in the `with` block into a NestedFieldError about `field`, except SHUTTING_DOWN."""
+    """Turn any refusal except SHUTTING_DOWN in the `with` block into a NestedFieldError about `field`."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:

@@ -43,7 +43,7 @@ from server.streams.watch_conversations import ConversationListStreams, Followed
 from server.wire.conversation_messages import EncodedConversations
 from server.wire.messages import ConversionContext
 
-# Maximum seconds until a request has arrived. The request is short, and is sent together with the call.
+# Maximum seconds until the request of a health call has arrived. It is short, and is sent together with the call.
 REQUEST_SECONDS = 2.0
 MAX_REQUESTS = 32
 # Maximum seconds of a Watch call. After that, clients start another one, as they do after a lost connection.
@@ -114,7 +114,7 @@ class Health:
 
 
 class _Places:
-    """Limits concurrent calls: beyond the maximum, a new one ends the oldest, so strangers lock nobody out."""
+    """Limits concurrent calls: beyond the maximum, a new call ends the oldest, so that strangers lock nobody out."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -148,8 +148,8 @@ def registry_of(server: grpc.aio.Server) -> grpc.aio.Server:
 class MethodRegistry:
     """Registers only the urgent methods individually, in place of the server.
 
-    grpc.aio has a queue for each registered method and one for all others, and waits on all of them for every call:
-    if all were registered, as in generated code, each call would be a quarter slower.
+    grpc.aio has a queue for each registered method and one for all others, and waits on all of them for every call: if
+    all methods were registered, as in generated code, each call would take a quarter longer.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
@@ -215,9 +215,9 @@ class GrpcServer:
     ) -> None:
         """Create and register the services; nothing is served before `start`.
 
-        `behind_proxy`: `x-forwarded-for` is trusted. `reachable`: strangers can reach an address. `access` is for calls
-        between nodes, None for a single server. `ends_when_unused`: clients keep idle connections, because the server
-        stops without them.
+        `behind_proxy` means that `x-forwarded-for` is trusted; `reachable`, that strangers can reach an address.
+        `access` is for calls between nodes, None for a single server. With `ends_when_unused`, clients keep idle
+        connections, because the server stops without them.
         """
         watching = watching or WatchSettings()
         store = services.store
@@ -327,7 +327,7 @@ def _options(reachable: bool, ends_when_unused: bool) -> tuple[tuple[str, int], 
 def max_connections() -> int:
     """The maximum number of connections to each address; further ones are closed at once.
 
-    Strangers who use up one address thus affect neither other addresses nor running conversations.
+    Strangers who use up the connections of one address thus affect neither other addresses nor running conversations.
     """
     return max(1, machine.max_open_files() // CONNECTIONS_SHARE)
 

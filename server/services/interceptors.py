@@ -1,8 +1,8 @@
 """The interceptor of all gRPC calls: authenticates, decodes and validates requests, and converts errors to statuses.
 
 For a method with a single request, grpc.aio reads the whole request before it calls any other code: without a time
-limit, and up to the maximum size even if the caller has no token. So all methods are registered as streams of requests,
-of which this module reads one within a time limit; clients see no difference.
+limit, and up to the maximum size even if the caller has no token. Therefore, all methods are registered with a stream
+of requests, from which this module reads one within a time limit. Clients see no difference.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 async def read_request(context: Context, seconds: float | None) -> bytes:
-    """Read the request within `seconds`, or within the call's deadline if None.
+    """Read the request within `seconds` or, if that is None, within the call's deadline.
 
-    Raises RequestTimeoutError, or MalformedRequestError if the client ends the call without one.
+    Raises RequestTimeoutError, or MalformedRequestError if the client ends the call without a request.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -187,9 +187,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
-        """The handler of a call that claims to come from a node; refused without the token that all nodes share.
+        """The handler of a call that claims to come from a node.
 
-        The calling node authenticates the client, counts the call, and ends it when the client's token expires.
+        It refuses a call without the token that all nodes share. The calling node authenticates the client, counts the
+        call, and ends it when the client's token expires.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
@@ -218,7 +219,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _refusing(self, method: str, *, stranger: bool = False) -> Handler:
-        """Refuse a call without reading the request; a `stranger` claims to be a node."""
+        """The handler that refuses a call without reading the request. A `stranger` falsely claims to be a node."""
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
             status = errors.status_of(errors.UnauthenticatedError())

@@ -1,6 +1,6 @@
 """The settings of the server, from flags, BEDROCK_* variables, a TOML file and defaults; the first of these wins.
 
-Every type is checked when the tree is read; `check_consistency` refuses settings that contradict each other.
+All types are checked when the settings are read; `check_consistency` refuses settings that contradict each other.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ca: Path | None = None
     """The PEM file with the certificate authorities of the nodes; None if nodes connect without TLS."""
     lease_seconds: Annotated[float, Meta(ge=1, le=60, description="must be between 1 and 60")] = 10.0
-    """Seconds without a heartbeat after which other nodes take over a node's conversations; equal on all nodes."""
+    """Seconds without a heartbeat after which other nodes take over a node's conversations; the same on all nodes."""
     workspaces: Annotated[
         tuple[_Path, ...], Meta(max_length=100, description="must be an array of at most 100 directories")
     ] = ()
-    """Directories that this server has, but not every other node; this server serves the conversations in them."""
+    """Directories that this server has, but some other nodes lack; this server serves the conversations in them."""
 
     def __post_init__(self) -> None:
         host, port = settings_checks.host_and_port(self.address) or ("", 0)
@@ -123,7 +123,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default_model: str = ""
     """The default model of conversations; "" for the default model of the first provider."""
     small_model: str = ""
-    """The model of side queries; "none" for no side queries, "" for one of the conversation's provider."""
+    """The model for side queries; "none" for no side queries, "" for a small model of the conversation's provider."""
     titles: bool = True
     drain_seconds: setting_values.Seconds = 10.0
     """How many seconds runs may continue during a graceful shutdown."""
@@ -136,7 +136,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retention_archived_days: setting_values.Days = 0.0
     """How many days archived conversations are kept; 0 for no limit."""
     retention_audit_days: setting_values.Days = 90.0
-    """How many days refused calls and deletions stay in the audit trail, at most 100,000; 0 for no time limit."""
+    """How many days the audit trail keeps refused calls and deletions (at most 100,000 of them); 0 for no time limit."""
     reflection: bool = False
     """Whether the server offers gRPC reflection, with which tools like grpcurl list its methods."""
     tls_certificate: Path | None = None
@@ -152,7 +152,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sandbox: Annotated[str, settings_checks.one_of(setting_values.SANDBOXES)] = "auto"
     """"A" requires namespaces, "B" only Landlock and seccomp; "auto" is the best that the machine can do."""
     workspace_protected: tuple[setting_values.NamesBelow, ...] = WORKSPACE_PROTECTED
-    """The names of files and directories that tools in workspace mode cannot change, besides .git."""
+    """The names of files and directories that tools in workspace mode cannot change, in addition to .git."""
     deny_read: tuple[setting_values.AnyPath, ...] = DENY_READ
     """Files and directories that tools cannot read, in every mode in which the sandbox can hide them."""
     system_paths: tuple[setting_values.AnyPath, ...] = SYSTEM_PATHS
@@ -185,7 +185,7 @@ class HttpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     allow_origins: tuple[_Origin, ...] = ()
     """The origins of web pages that may call, such as `https://app.example`."""
     new_thread: NewThread | None = None
-    """How an AG-UI run in a new thread creates its conversation; None to refuse it."""
+    """How an AG-UI run in a new thread creates its conversation; None to refuse new threads."""
 
 
 class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -309,10 +309,10 @@ def refusal(text: str, origins: Mapping[str, str]) -> setting_values.ConfigError
 
 
 def check_consistency(config: Config, tables: tuple[setting_values.Listener, ...]) -> None:
-    """Check that settings do not contradict each other, nor send tokens over a network without TLS.
+    """Check that settings do not contradict each other, and that no token crosses a network without TLS.
 
-    `tables` are the file's [[listen]], which a flag or a variable may replace. Raises ConfigError, or ValueError
-    ("cluster.ca: why").
+    `tables` are the [[listen]] tables of the settings file, which a flag or a variable may replace. Raises ConfigError,
+    or ValueError ("cluster.ca: why").
     """
     if config.certificate_names and not any(each.client_ca for each in tables):
         raise ValueError("client_certificates: requires a [[listen]] with client_ca, which asks for certificates")
@@ -435,7 +435,10 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def settings_file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """`chosen`, else that of BEDROCK_CONFIG, else the default one if it exists. Raises ConfigError."""
+    """The settings file: `chosen`, else the one that BEDROCK_CONFIG names, else the default one if it exists.
+
+    Raises ConfigError.
+    """
     if chosen is not None:
         return chosen
     if text := environ.get("BEDROCK_CONFIG"):
@@ -449,7 +452,7 @@ def settings_file(chosen: Path | None, environ: Mapping[str, str]) -> Path | Non
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:
-    """Read the settings file; {} for None. Raises ConfigError, including when others own it or can change it."""
+    """Read the settings file; {} for None. Raises ConfigError, also if other users own the file or can change it."""
     if path is None:
         return {}
     try:

@@ -1,7 +1,7 @@
 """The common parts of all streams and other long calls: limits, wake-ups, and the encoding of events.
 
-The server limits the number of these calls, sends heartbeats on them, ends those whose clients do not read, and ends
-all at shutdown.
+The server limits the number of these calls, sends heartbeats on them, ends calls whose clients do not read, and ends
+all calls at shutdown.
 
 A SubscribeResponse has one field, the list of events, so its encoding is the sequence of its encoded events, each after
 the field's tag and the event's length: a *frame*. Frames are encoded once for all streams of a conversation, and
@@ -205,7 +205,7 @@ class Wakeups:
         pause_seconds: float = EVENTS_PAUSE_SECONDS,
         longest_seconds: float = LONGEST_SECONDS,
     ) -> None:
-        """A batch is followed by `pause_seconds` for each stream woken, at most `longest_seconds`."""
+        """Each batch is followed by a pause of `pause_seconds` for each stream woken, but at most `longest_seconds`."""
         self._loop = loop
         self._pause = pause_seconds
         self._longest = longest_seconds
@@ -233,7 +233,7 @@ class Wakeups:
             self._arrive()
 
     def _arrive(self) -> None:
-        """Wake the streams queued now, but none queued meanwhile: under steady load, the batch would never end."""
+        """Wake the streams that are queued now, but not those queued meanwhile: the batch might never end."""
         self._rouse(len(self._waiting), 0)
 
     def _rouse(self, left: int, woken: int) -> None:
@@ -254,7 +254,7 @@ class Wakeups:
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Group frames by commit, which is told by the time of the events. Merging two in one millisecond is harmless."""
+    """Group frames by commit, recognised by the events' time. Merging two commits of one millisecond is harmless."""
     group: list[bytes] = []
     at = events[0].at if events else 0
     for stored, encoded in zip(events, frames, strict=True):

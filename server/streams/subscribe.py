@@ -1,8 +1,9 @@
 """Serves Subscribe and WaitRequestCycle, which follow one conversation; the event hub wakes them for new events.
 
 A call first asks the hub to wake it for events, and reads the store afterwards. An event that is committed after the
-snapshot is also published later, so the hub has it; an event that was committed before is part of the snapshot. So
-there is no gap, and the end of a run is either in the store already, or among the events that are published later.
+snapshot is also published later, so the hub has it; an event that was committed before is part of the snapshot.
+Therefore, there is no gap, and the end of a run is either in the store already, or among the events that are published
+later.
 
 From then on a stream keeps one number, the last revision that it has sent, and reads the events after it: from the hub
 if it still has them, else from the store. The stream keeps no queue; while its client is slow, it reads later.
@@ -37,9 +38,9 @@ QUESTION = str(states.AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
-    """Follows a conversation's events. It is true if the conversation has settled; only valid between commits.
+    """Follows a conversation's events, and is true once the conversation has settled. Valid only between commits.
 
-    A settled conversation waits for a person's answer, or is idle, failed or ended, with no follow-up queued.
+    A settled conversation waits for a user's answer, or is idle, failed or ended, with no follow-up queued.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
@@ -207,7 +208,8 @@ class SubscribeStream(Stream):
         self._position = 0
         """The revision up to which the client has the events, from the snapshot or from this stream."""
         self._settled: SettledTracker | None = None
-        """Reports that nothing will change without new input, which ends the stream; None if the stream continues."""
+        """Becomes true when nothing will change without new input, which ends the stream; None if the stream continues.
+        """
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
@@ -241,7 +243,7 @@ class SubscribeStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read before the events, so that none from before the shutdown is lost
+        closing = self._streams.closing  # read first, so that no event from before the shutdown is lost
         batch = self._watch.read(self._position, live_text=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, live_text=self._deltas)
@@ -335,7 +337,7 @@ class _RunWait(LastingCall):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read before the events, so that an end just before the shutdown is seen
+        closing = self._streams.closing  # read first, so that a run's end just before the shutdown is seen
         batch = self._watch.read(self._position, live_text=False)
         while batch.behind and not batch.deleted and not self._ended:
             await self._sources.reads(self._look)
@@ -364,4 +366,4 @@ class _RunWait(LastingCall):
 
 
 def _ignore_text() -> None:
-    """Streamed text cannot end a run."""
+    """Do nothing: streamed text cannot end a run."""

@@ -150,7 +150,7 @@ class ConversationListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # read before the changes, so that none from before the shutdown is lost
+        closing = self._streams.closing  # read first, so that no change from before the shutdown is lost
         for change in self._watch.read():
             if self._wanted(change) and not change.outdated and (response := self._told(change)) is not None:
                 await self._out.add([response])

@@ -1,6 +1,6 @@
-"""Converts API requests to commands for the actors, and their results to responses. Named after the API methods.
+"""Converts API requests to commands for the actors, and their results to responses.
 
-docs/contributing.md lists the places to change for a new request field.
+The functions are named after the API methods. docs/contributing.md lists the places to change for a new request field.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _client_tool(index: int, tool: v1.ClientTool) -> ClientTool:
 
 
 def update_conversation(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
-    """Settings that the mask does not name are None."""
+    """Convert an update. Settings that the mask does not name are None."""
     wanted, mask = request.conversation, set(paths_to_set(request, UPDATABLE))
     keys = () if "labels" in mask else (key_of_label(each) for each in mask if each.startswith("labels."))
     amounts = () if "budget" in mask else _inner(mask, "budget")

@@ -63,7 +63,7 @@ def mcp_server(status: McpServerStatus) -> v1.McpServer:
 
 
 def servers_of(servers: Sequence[ChosenMcpServer], statuses: Iterable[McpServerStatus]) -> list[v1.McpServer]:
-    """A server without a status counts as stopped."""
+    """The API messages of a conversation's MCP servers. A server without a status counts as stopped."""
     known = {status.name: status for status in statuses}
     found: list[v1.McpServer] = []
     for each in servers:
@@ -82,7 +82,7 @@ _ACTIONS: dict[int, Action] = {number: action for action, number in messages.ACT
 
 
 def approval_rule(conversation_id: str, rule: ApprovalRule) -> v1.ApprovalRule:
-    """A suggested rule has no id yet, so its name is ""."""
+    """The API message of an approval rule. A suggested rule has no id yet, so its name is ""."""
     answer = v1.ApprovalRule(
         name=names.approval_rule("" if rule.origin is Origin.OPERATOR else conversation_id, rule.id),
         action=messages.ACTION[rule.action],

@@ -125,7 +125,7 @@ Waiting = tuple[QueuedInput, str, str]
 
 
 def waiting(record: ConversationRecord) -> list[Waiting]:
-    """(input, delivery, run id) of waiting messages, oldest first; "" for follow-ups' runs.
+    """The waiting messages, oldest first, each as (input, delivery, run id); the run id of a follow-up is "".
 
     Steers and follow-ups are merged by time, but stay in their own order even if the clock was set back.
     """
@@ -140,7 +140,7 @@ def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: s
 
 
 def _is_visible(part: content.Content) -> bool:
-    """Reasoning without text, which the provider hides, is not shown."""
+    """Whether a part of a message is shown. Reasoning without text, which the provider hides, is not."""
     return not isinstance(part, content.Reasoning) or bool(part.text)
 
 
@@ -168,7 +168,10 @@ def image(conversation_id: str, stored: content.Image) -> v1.Image:
 
 
 def tool_call(conversion: ConversionContext, call: content.ToolUse) -> v1.ToolCall:
-    """An input that would be much larger as a Struct, such as lists of numbers, is sent as JSON text."""
+    """The API message of a call.
+
+    An input that would be much larger as a Struct, such as a list of numbers, is sent as text.
+    """
     arguments = struct(call.input)
     if arguments is not None and arguments.ByteSize() > max(STRUCT_BYTES, 2 * len(call.input)):
         arguments = None
