@@ -51,7 +51,7 @@ class CatalogService(v1.CatalogServiceServicer):
         sqlite_version: str,
         ends_when_unused: bool,
     ) -> None:
-        """`shared` means that nodes share a database, `ends_when_unused` that the server stops when it has no clients."""
+        """`shared`: nodes share the database. `ends_when_unused`: the server stops once it has no clients."""
         report = services.sandbox.report
         self._services = services
         self._models = services.models

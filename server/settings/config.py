@@ -136,7 +136,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retention_archived_days: setting_values.Days = 0.0
     """How many days archived conversations are kept; 0 for no limit."""
     retention_audit_days: setting_values.Days = 90.0
-    """How many days the audit trail keeps refused calls and deletions (at most 100,000 of them); 0 for no time limit."""
+    """How many days the audit trail keeps refused calls and deletions (at most 100,000); 0 for no time limit."""
     reflection: bool = False
     """Whether the server offers gRPC reflection, with which tools like grpcurl list its methods."""
     tls_certificate: Path | None = None

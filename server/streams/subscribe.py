@@ -208,8 +208,7 @@ class SubscribeStream(Stream):
         self._position = 0
         """The revision up to which the client has the events, from the snapshot or from this stream."""
         self._settled: SettledTracker | None = None
-        """Becomes true when nothing will change without new input, which ends the stream; None if the stream continues.
-        """
+        """Becomes true when nothing will change without new input, so that the stream ends; None if it continues."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
