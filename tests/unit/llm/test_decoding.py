@@ -35,7 +35,7 @@ from actors.core.content import (
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, CancelToken, ModelAbortedError
-from tests.support.model_requests import ask, assistant, failure, model, request, user
+from tests.support.model_requests import Sink, ask, assistant, failure, model, request, user
 from tests.support.scripted_server import ScriptedServer, ServedConnection, named, plain, stream
 from tests.unit.llm.test_oddities import call, end, texts
 from tests.unit.llm.test_outcomes import NAMES, PROTOCOLS, Said, ask_in_memory
@@ -320,9 +320,10 @@ OVERSIZED = [
 def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(
     protocol: str, events: list[dict[str, Any]], limit: str
 ) -> None:
-    pieces = [*began(protocol), *plain(*events)]
+    pieces, sink = [*began(protocol), *plain(*events)], Sink()
     with ScriptedServer(stream(pieces, then=lambda connection: connection.wait_for_close())) as server:
-        failed = failure(model(protocol, server.url))
+        failed = failure(model(protocol, server.url), sink=sink)
+    assert sum(len(text.encode()) for text in sink.said + sink.thought) <= BYTES, "watchers can receive all of it"
     assert (failed.failure.kind, failed.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
         f"fake: the answer exceeds the limit of {limit}. "

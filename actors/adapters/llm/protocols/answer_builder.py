@@ -327,7 +327,10 @@ class ContentSize:
 
 
 class TextBuffer:
-    """Collects the chunks of one block of text or reasoning; counts each chunk and passes it to the sink."""
+    """Collects the chunks of one block of text or reasoning; counts each chunk and passes it to the sink.
+
+    A chunk with which the answer becomes too large is not passed on: clients could not receive it.
+    """
 
     def __init__(self, sink: ModelSink | None, size: ContentSize, *, reasoning: bool = False) -> None:
         self._sink = sink
@@ -341,7 +344,7 @@ class TextBuffer:
         if text:
             self._chunks.append(text)
             self._size.add(text)
-            if self._sink is not None:
+            if self._sink is not None and not self._size.excess:
                 self._sink.text(text, reasoning=self._reasoning)
 
     def next_part(self, separator: str = "") -> None:
