@@ -529,7 +529,7 @@ class Recovery:
         except ports.NotOwnerError:
             raise
         except BaseException:
-            log.exception("cannot store the fault; reloading", extra={"conversation": self._pipeline.conversation_id})
+            log.exception("cannot record an error; reloading", extra={"conversation": self._pipeline.conversation_id})
             self.reload()
 
     def reload(self) -> None:

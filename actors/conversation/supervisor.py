@@ -239,7 +239,7 @@ class Supervisor:
             except ports.StoreError:
                 asked = failed(Rejected(Reason.STORE_UNAVAILABLE))
             except BaseException as error:
-                log.exception("a request could not be prepared", extra={"conversation": conversation_id})
+                log.exception("internal error while preparing a request", extra={"conversation": conversation_id})
                 asked = failed(error)
             forward(asked, answer)
 
@@ -378,6 +378,6 @@ def _to_try_again(conversation_id: str, answer: Future[None]) -> bool:
             return True
         case error:  # damaged data or a bug in the server; the next message to the conversation tries again
             log.error(
-                "cannot recover a conversation taken over", exc_info=error, extra={"conversation": conversation_id}
+                "cannot recover a taken-over conversation", exc_info=error, extra={"conversation": conversation_id}
             )
             return False

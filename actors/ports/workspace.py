@@ -98,7 +98,7 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class InvalidImageError(Exception):
-    """The image cannot be used; the message completes a sentence about it, for example "is corrupt or truncated"."""
+    """The image cannot be used; the message completes a sentence about it, for example "has too many pixels"."""
 
 
 class ImagesUnavailableError(Exception):

@@ -196,7 +196,7 @@ def supported(wanted: Generation, model: ModelInfo) -> Generation:
 def _problems(wanted: Generation, model: ModelInfo) -> Iterator[str]:
     if wanted.reasoning_effort is not None and wanted.reasoning_effort not in model.reasoning_efforts:
         efforts = ", ".join(model.reasoning_efforts)
-        yield f"generation.reasoning_effort: {model.name} supports {f'only {efforts}' if efforts else 'no efforts'}"
+        yield f"generation.reasoning_effort: {model.name} supports {f'only {efforts}' if efforts else 'none'}"
     if wanted.temperature is not None and not model.temperature:
         yield f"generation.temperature: {model.name} does not support it"
     if wanted.max_output_tokens > model.answer_limit:

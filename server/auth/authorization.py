@@ -48,7 +48,7 @@ _SUFFICIENT = {needed: frozenset(role for role in Role if role.includes(needed))
 def check_role(method: str, role: Role) -> None:
     needed = NEEDED.get(method)
     if needed is None or role not in _SUFFICIENT[needed]:
-        why = f"role {needed} is required" if needed else "no role is allowed to"
+        why = f"role {needed} is required" if needed else "no role is"
         raise Rejected(Reason.PERMISSION_DENIED, f"this token's role, {role}, is not allowed to do that: {why}")
 
 

@@ -178,7 +178,7 @@ _NAME = click.argument("name")
 
 @click.command()
 @_NAME
-@click.option("--paste", is_flag=True, help="Use a browser on another machine, and paste the URL it is sent to.")
+@click.option("--paste", is_flag=True, help="Use a browser on another machine, and paste the URL it is redirected to.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port that the browser is redirected to. [any]")
 @CONFIG
 @DATA_DIR
@@ -251,7 +251,7 @@ def logout(name: str, file: Path | None, data_dir: str | None) -> None:
 
         if asyncio.run(revoked(found)):
             return
-    print_text("the tokens were removed here but may still be valid; log out at the provider as well", err=True)
+    print_text("the tokens were removed locally but may still be valid; log out at the provider as well", err=True)
 
 
 def _server(config: Config, name: str) -> McpServer:

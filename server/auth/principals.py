@@ -274,7 +274,7 @@ def _url_fault(text: str) -> str:
     except ValueError:
         host, parts = "", urlsplit("")
     if not host or parts.username or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
-        return "must be a URL without a user: https://host/path"
+        return "must be an ASCII URL without credentials or a fragment, such as https://host/path"
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         return "must begin with https://, because keys changed in transit would admit anyone"
     return ""

@@ -162,7 +162,7 @@ class NodeLists:
             try:
                 await self._read(node)
             except (PeerLostError, grpc.aio.AioRpcError, msgspec.MsgspecError) as error:
-                log.debug("cannot follow the list of node %s: %s", node.name, type(error).__name__)
+                log.debug("lost the conversation list of node %s; reconnecting: %s", node.name, type(error).__name__)
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise

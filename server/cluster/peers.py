@@ -93,7 +93,7 @@ _NEEDS_TLS = "it uses TLS; set cluster.ca here to the authorities that sign the 
 _HAS_NO_TLS = "it does not use TLS; set tls_certificate and tls_key there, or remove cluster.ca on all nodes"
 _NO_NODE = "it is not a node, or accepts no more connections"
 _UNTRUSTED = "its certificate is not signed by cluster.ca here, or is for another host"
-_PASSED = "it was reached shortly afterwards"
+_PASSED = "a connection made shortly afterwards succeeded"
 
 
 class Obstacle(NamedTuple):

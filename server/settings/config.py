@@ -42,12 +42,12 @@ from server.settings import setting_values
 
 MAX_PATH_CHARS = 1_024
 _Path = Annotated[str, Meta(description="must be an absolute path")]
-ADDRESS = "must be host:port, as other nodes reach it"
+ADDRESS = "must be the host:port at which other nodes reach this one"
 
 
 class ClusterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[str, Meta(description=ADDRESS)]
-    token_file: Annotated[Path, Meta(description="must be a file with the token that all nodes share")]
+    token_file: Annotated[Path, Meta(description="must be the path of a file with the token that all nodes share")]
     """The file with the secret token that all nodes share."""
     name: Annotated[str, Meta(min_length=1, max_length=100, description="must be a string of 1 to 100 characters")] = (
         field(default_factory=socket.gethostname)

@@ -129,7 +129,7 @@ def test_the_conversations_of_a_node_that_dies_go_on_at_another(  # noqa: PLR091
     if how == "stopped":
         owner.process.send_signal(signal.SIGCONT)
         within(owner.process.wait)
-        owner.foreseen = "another node declared"
+        owner.foreseen = "was declared dead"
         assert owner.foreseen in owner.log_text()
 
 

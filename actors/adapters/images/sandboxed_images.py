@@ -209,5 +209,5 @@ def _pillow_directory() -> str:
     """Where Pillow would be imported from. Raises ImagesUnavailableError if it is not installed."""
     found = find_spec("PIL")
     if found is None or found.origin is None:
-        raise ImagesUnavailableError("Pillow is missing from the server's installation; reinstall the server")
+        raise ImagesUnavailableError("the Python package Pillow is not installed; reinstall the server")
     return str(Path(found.origin).parents[1])

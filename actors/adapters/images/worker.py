@@ -71,7 +71,7 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 -- decoders raise exceptions of any type
-        raise UnusableImageError("is corrupt or truncated") from None
+        raise UnusableImageError("cannot be decoded: it is corrupt or truncated") from None
     if turn in TURNS:
         view = view.transpose(TURNS[turn])
     media_type, written = encoded(view)

@@ -180,7 +180,7 @@ class Catalog:
             for server in self._unreachable
         ]
         variables = " or ".join(f"{server.provider.name.upper()}_MODEL" for server in self._servers if server.refuted)
-        none = f"there is no default model; name one, or set {variables} for the server"
+        none = f"no default model is configured; choose a model, or set {variables} for the server"
         which = f"model {name!r} is not available" if name else none
         text = f"{which}; available models: {', '.join(shown)}{more}{''.join(silent)}"
         return LlmFailure(ErrorKind.NETWORK if self._unreachable else ErrorKind.INVALID_REQUEST, text)

@@ -282,10 +282,10 @@ class Server:
 
     def _names(self, url: str, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
         if self.provider.discover == "never":
-            return None, 'its settings say discover = "never"'
+            return None, 'discover is set to "never"'
         try:
             status, body = self._fetch(url, LIST_TIMEOUTS, cancel)
-            return (None, f"HTTP {status})") if body is None else (listed_in(body), "")
+            return (None, f"HTTP {status}") if body is None else (listed_in(body), "")
         except TransportError as failed:
             return None, failed.text
         except ModelFailedError as failed:

@@ -208,7 +208,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         ours = self.extra_body.keys() & OURS
         self._check("extra_body", not ours, f"must not contain {', '.join(sorted(ours))}")
         self._check("loaded_path", self.loaded_path[:1] in ("", "/"), "must begin with /")
-        self._check("api_key_command", all(self.api_key_command[:1]), "must begin with a program")
+        self._check("api_key_command", all(self.api_key_command[:1]), "must begin with the program to run")
 
     def _check_secrets(self) -> None:
         key = self.api_key.reveal()

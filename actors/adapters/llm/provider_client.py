@@ -388,7 +388,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
     except (OSError, ValueError, RuntimeError) as error:
         if text := exhausted_resource(error):
             return Secret(), resource_failure(text)
-        return Secret(), "cannot be started; check that its program exists, on PATH or by its full path"
+        return Secret(), "cannot be started; check that its program is on PATH or given by its full path"
 
     def kill() -> None:
         with suppress(OSError):
@@ -403,7 +403,7 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
             late.start()
             printed = _printed(process)
             if len(printed) > _MAX_KEY:
-                return Secret(), "printed too much to be a key"
+                return Secret(), f"printed more than {_MAX_KEY >> 10} KiB, which is too long for a key"
             process.wait()
         finally:
             late.cancel()

@@ -209,7 +209,7 @@ def response_error(
 def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailedError:
     error_body = parse_error_body(payload)
     named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
-    label = ", ".join(sorted(error_body.names)) or "an error inside the answer"
+    label = ", ".join(sorted(error_body.names)) or "an error in the answer"
     return _error(provider, error_body, error_body.status or named or 500, label, usage=usage)
 
 
@@ -314,7 +314,7 @@ def _failure(provider: ProviderConfig, error_body: ErrorBody, status: int, label
     if status == 429:
         return _advised(provider, ErrorKind.RATE_LIMIT, f"Rate limited by {whose}{tail}")
     if status in _TRY_AGAIN_STATUSES or not 300 <= status < 500:
-        return _advised(provider, ErrorKind.SERVER_ERROR, f"Server error at {whose}{tail}")
+        return _advised(provider, ErrorKind.SERVER_ERROR, f"Server error from {whose}{tail}")
     if status < 400:
         text = f"The base_url of provider {whose} redirects; set it to the final URL."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)

@@ -145,10 +145,10 @@ def _bounded(item: Any) -> Any:
         return item
     most = max((len(each) for each in result.values() if isinstance(each, list)), default=0)
     if most > MAX_PARTS:
-        return error_of(item.message.id, f"its response has {most:,} parts; the limit is {MAX_PARTS:,}")
+        return error_of(item.message.id, f"its response contains a list of {most:,} items; the limit is {MAX_PARTS:,}")
     if "tools" in result and "content" not in result:
         if not isinstance(result["tools"], list):
-            return error_of(item.message.id, "tools in its response must be a list")
+            return error_of(item.message.id, "`tools` in its response must be a list")
         item.message.result = {**result, "tools": [*map(_acceptance(result), result["tools"])]}
     return item
 

@@ -94,7 +94,7 @@ async def ask_person(
     from mcp_types import ElicitResult  # noqa: PLC0415 -- any open connection has loaded this module
 
     if call is None:
-        return _refusal("a person can be asked questions only while a tool of this server is running")
+        return _refusal("the user can be asked questions only while one of this server's tools is running")
     try:
         waiting = call.ask(question_of(server, params))
     except (RefusedQuestionError, TooManyQuestionsError) as refused:

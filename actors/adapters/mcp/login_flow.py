@@ -183,7 +183,7 @@ def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
     Raises TokenAnswerError if a token cannot be sent in a header.
     """
     if not _TOKEN.fullmatch(answer.access_token) or not _TOKEN.fullmatch(answer.refresh_token or "x"):
-        raise TokenAnswerError("it returned a token that cannot be sent")
+        raise TokenAnswerError("it returned a token with invalid characters")
     now, renew_at, expires_at = int(time.time() * 1000), 0, 0
     if answer.expires_in is not None and answer.expires_in >= MIN_SECONDS:
         lifetime = min(answer.expires_in, MAX_SECONDS) * 1000
@@ -361,7 +361,7 @@ class _Provider(OAuthClientProvider):
         for each in advertised:
             if issuers_match(each, wanted):
                 return each
-        raise LoginError(f"the server names the authorization server {advertised[0]}, not {wanted}")
+        raise LoginError(f"the server names {advertised[0]} as its authorization server, not {wanted}")
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
         """Check the authorization server's URLs, then let the library send the user there. Raises LoginError."""
@@ -373,7 +373,7 @@ class _Provider(OAuthClientProvider):
         if self._settings.client_id and client.client_id != self._settings.client_id:
             raise LoginError(f"the client_id in the settings is not for the authorization server {metadata.issuer}")
         if _METHOD not in (metadata.code_challenge_methods_supported or ()):
-            raise LoginError(f"its authorization server does not offer PKCE with {_METHOD}, which a login needs")
+            raise LoginError(f"its authorization server does not support PKCE with {_METHOD}, which a login requires")
         for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
             self._check_endpoint(str(endpoint))
         if self._settings.scope:
@@ -408,7 +408,7 @@ class _Provider(OAuthClientProvider):
         """
         context = self.context
         if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
-            raise LoginError(f"the server does not ask for a login (HTTP {status})")
+            raise LoginError(f"the server does not require a login (HTTP {status})")
         if status in {401, 403}:
             raise LoginError(f"the server refused this login (HTTP {status})")
         revocation = str(context.oauth_metadata.revocation_endpoint or "")

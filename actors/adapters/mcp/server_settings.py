@@ -106,7 +106,7 @@ def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[st
         name = table.get("name")
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ValueError(
-                f"mcp_servers[{number}].name: must be 1 to 32 lower-case letters, digits and -, and not begin with -"
+                f"mcp_servers[{number}].name: must be 1 to 32 lower-case letters, digits or -, and not begin with -"
             )
         if name in names:
             raise ValueError(f"mcp_servers.{name}.name: two servers have this name")
@@ -131,7 +131,7 @@ def _check_transport(where: str, server: McpServer, given: Mapping[str, Any]) ->
     if bool(command) == bool(url):
         raise ValueError(f"{where}.command: set either command (a program) or url")
     if command and not command[0]:
-        raise ValueError(f"{where}.command: must begin with a program")
+        raise ValueError(f"{where}.command: must begin with the program to run")
     for key in ("headers", "oauth", "login") if command else ("environment",):
         if key in given:
             raise ValueError(f"{where}.{key}: allowed only for servers with {'url' if command else 'command'}")
@@ -318,7 +318,7 @@ def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: f
     found: list[McpServer] = []
     for position, each in enumerate(chosen):
         if not NAME.fullmatch(each.name):
-            text = "must be 1 to 32 lower-case letters, digits and -, and not begin with -"
+            text = "must be 1 to 32 lower-case letters, digits or -, and not begin with -"
             raise McpServerInvalidError(position, "name", text)
         if each.name in names or each.name in taken:
             raise McpServerInvalidError(position, "name", f"{each.name!r} is the name of another server")
@@ -338,13 +338,13 @@ def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) ->
     texts = (*chosen.command, *chosen.environment.values(), chosen.url, *chosen.read_only)
     most = max(map(len, (chosen.command, chosen.environment, chosen.headers, chosen.read_only)))
     if most > MAX_ENTRIES or any(len(text) > MAX_TEXT or "\0" in text for text in texts):
-        raise invalid("name", f"this server has more than {MAX_ENTRIES} entries, a string that is too long, or a NUL")
+        raise invalid("name", f"this server has over {MAX_ENTRIES} entries in one field, an overlong string, or a NUL")
     read_only = frozenset(chosen.read_only)
     if chosen.command:
         if not rules.programs:
             raise McpNotAllowedError(f"the operator does not allow clients to name programs ({SETTING}.programs)")
         if not chosen.command[0]:
-            raise invalid("stdio.command", "must begin with a program")
+            raise invalid("stdio.command", "must begin with the program to run")
         if any(not _VARIABLE.fullmatch(name) or name.startswith("BEDROCK_") for name in chosen.environment):
             raise invalid("stdio.environment", "contains an invalid variable name, or one that begins with BEDROCK_")
         return McpServer(name=chosen.name, command=chosen.command, environment=chosen.environment, read_only=read_only)

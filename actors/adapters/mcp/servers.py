@@ -253,8 +253,8 @@ class McpServerHub:
                 session.note = (NEW_SESSION if server.url else RESTARTED) if lost else ""
         if not server.url and wider(session.mode, context.mode):
             raise ServerError(
-                f"The MCP server {server.name} runs with more rights than {context.mode} mode gives. It is"
-                " restarted in this mode when the next message begins a run."
+                f"The MCP server {server.name} is running with more rights than {context.mode} mode"
+                " allows. It will be restarted in this mode when the next message starts a run."
             )
         return session
 

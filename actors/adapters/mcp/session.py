@@ -363,7 +363,7 @@ class McpSession:
             except ListenNotSupportedError:
                 return
             except Exception as error:  # noqa: BLE001 -- after any error, subscribe again
-                log.debug("MCP server %s does not announce changed tools: %s", self.server.name, reason_of(error))
+                log.debug("cannot watch MCP server %s for new tools: %s", self.server.name, reason_of(error))
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:

@@ -172,11 +172,11 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
 def _renamed(schema: dict[str, Any]) -> dict[str, Any]:
     names = {own: encoded(own) for own in schema.get("properties", ())}
     if any(not 0 < len(name) <= NAME_CHARACTERS for name in names.values()):
-        raise _NotOfferedError("a parameter has a name that is empty or too long for providers")
+        raise _NotOfferedError("a parameter name is empty, or too long for providers")
     if all(name == own for own, name in names.items()):
         return schema
     if schema.keys() - _MAPPABLE or any(each == "#" or "/properties" in each for each in _references(schema)):
-        raise _NotOfferedError("a parameter has a name that providers do not accept, and it cannot be renamed")
+        raise _NotOfferedError("a parameter name has characters that providers do not accept, and cannot be changed")
     properties = {names[own]: inner for own, inner in schema["properties"].items()}
     required = {"required": [*map(encoded, schema["required"])]} if "required" in schema else {}
     return {**schema, "properties": properties, **required}

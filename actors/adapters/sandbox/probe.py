@@ -183,4 +183,4 @@ def _tried(report: SandboxReport, mode: Mode, secret: Path, apart: bool) -> str:
         sandbox.close()
     if end.exit_code == 0 and end.head == escape_check.CONFINED and not outside.exists():
         return ""
-    return end.head.decode("utf-8", "replace").strip() or "the program that tested it ended early"
+    return end.head.decode("utf-8", "replace").strip() or "the program that tests it ended early"

@@ -479,7 +479,7 @@ class ProcessTree:
             self._on_output(output)
         except Exception:
             self._on_output = None
-            log.exception("stopped forwarding a tool's live output")
+            log.exception("cannot forward a tool's live output; its result is not affected")
 
 
 def _numbers(content: bytes) -> tuple[int, ...]:

@@ -129,7 +129,7 @@ class Workspaces:
         if inner := next((path for path in unmasked if within(path, root)), None):
             return f"{root} contains {inner}, which tools cannot read; choose another directory, or move that one"
         if kind := _other_names(root):
-            return f"{root} is on a file system ({kind}) that gives files other names, so .git cannot be protected"
+            return f"{root} is on a file system ({kind}) that gives files aliases, so .git cannot be protected"
         return writable_trees.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:

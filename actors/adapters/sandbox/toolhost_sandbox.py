@@ -355,7 +355,7 @@ def _bytes(text: str) -> bytes:
     try:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise ProcessStartError("an argument, variable or directory is not valid Unicode") from error
+        raise ProcessStartError("an argument, environment variable or directory is not valid Unicode") from error
     if b"\0" in encoded:
-        raise ProcessStartError("an argument, variable or directory contains a NUL")
+        raise ProcessStartError("an argument, environment variable or directory contains a NUL")
     return encoded

@@ -40,14 +40,14 @@ RPC = Metric(
 )
 STREAMS = Metric("bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams and WaitRequestCycle calls that ended")
 MAILBOX = Metric(
-    "bedrock.mailbox.wait", Kind.HISTOGRAM, "s", (), "time that commands wait for their conversation", _FAST
+    "bedrock.mailbox.wait", Kind.HISTOGRAM, "s", (), "time that commands spend waiting for their conversation", _FAST
 )
-RUNS = Metric("bedrock.run.duration", Kind.HISTOGRAM, "s", ("outcome",), "duration of runs, from message to end", _SLOW)
+RUNS = Metric("bedrock.run.duration", Kind.HISTOGRAM, "s", ("outcome",), "time from a message to the run's end", _SLOW)
 ATTEMPTS = Metric(
-    "gen_ai.client.operation.duration", Kind.HISTOGRAM, "s", (*_MODEL, "error.type"), "time per model request", _SLOW
+    "gen_ai.client.operation.duration", Kind.HISTOGRAM, "s", (*_MODEL, "error.type"), "model request duration", _SLOW
 )
 FIRST_CHUNK = Metric(
-    "gen_ai.client.operation.time_to_first_chunk", Kind.HISTOGRAM, "s", _MODEL, "time until an answer begins", _SLOW
+    "gen_ai.client.operation.time_to_first_chunk", Kind.HISTOGRAM, "s", _MODEL, "time to the first chunk", _SLOW
 )
 TOKENS = Metric(
     "gen_ai.client.token.usage",
@@ -60,10 +60,10 @@ TOKENS = Metric(
 COST = Metric("bedrock.cost", Kind.COUNTER, "dollars", _MODEL, "cost of answers whose price is known")
 TOOLS = Metric("bedrock.tool.duration", Kind.HISTOGRAM, "s", ("gen_ai.tool.name", "outcome"), "tool calls", _SLOW)
 CANCELS = Metric(
-    "bedrock.cancel.duration", Kind.HISTOGRAM, "s", (), "time from cancel request until the run stops", _FAST
+    "bedrock.cancel.duration", Kind.HISTOGRAM, "s", (), "time from a cancel request to the end of the run", _FAST
 )
-KILLS = Metric("bedrock.kill.duration", Kind.HISTOGRAM, "s", (), "time until a killed call's processes exit", _FAST)
-LEAKS = Metric("bedrock.kill.leaks", Kind.COUNTER, "{call}", (), "killed calls whose processes might be running")
+KILLS = Metric("bedrock.kill.duration", Kind.HISTOGRAM, "s", (), "time for a killed call's processes to exit", _FAST)
+LEAKS = Metric("bedrock.kill.leaks", Kind.COUNTER, "{call}", (), "killed calls whose processes might still be running")
 WRITES = Metric("bedrock.store.transaction.duration", Kind.HISTOGRAM, "s", (), "duration of store transactions", _FAST)
 WRITE_SIZE = Metric(
     "bedrock.store.transaction.changes", Kind.HISTOGRAM, "{change}", (), "changes per store transaction", _COUNTS
@@ -85,8 +85,8 @@ FORWARDED = Metric(
     ("outcome",),
     "attempts to forward calls and streams to other nodes",
 )
-LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events when delivered to a watcher", _FAST)
-LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "delay of the event loop", _FAST)
+LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events when they are delivered to a watcher", _FAST)
+LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "event loop delay", _FAST)
 
 OPEN_RUNS = Metric("bedrock.runs.open", Kind.GAUGE, "{run}", (), "runs in progress")
 OPEN_ATTEMPTS = Metric("bedrock.model_requests.open", Kind.GAUGE, "{request}", (), "model requests in flight")

@@ -138,9 +138,9 @@ def test_only_the_answer_to_this_login_is_taken_and_only_once(fake: LoginServer)
         (Ways(metadata={"code_challenge_methods_supported": None}), "PKCE with S256"),
         (Ways(token_status=503), r"Token exchange failed \(503\)"),
         (Ways(token_status=307), r"Token exchange failed \(307\)"),
-        (Ways(tokens={"access_token": "a b"}), "a token that cannot be sent"),
+        (Ways(tokens={"access_token": "a b"}), "a token with invalid characters"),
         (Ways(tokens={"token_type": "mac"}), "Invalid token response"),
-        (Ways(open=True), "does not ask for a login"),
+        (Ways(open=True), "does not require a login"),
     ],
 )
 def test_what_is_not_right_is_no_login(ways: Ways, why: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +249,7 @@ def test_what_the_settings_name_is_used_and_nothing_else(fake: LoginServer) -> N
     login = logged_in(fake, **mine)
     assert (login.client_id, login.client_secret, login.client_authentication) == ("mine", "pw", "client_secret_basic")
     assert [path for path, _ in fake.seen] == ["/token"], "nothing is registered"
-    with pytest.raises(LoginError, match="names the authorization server"):
+    with pytest.raises(LoginError, match="as its authorization server, not"):
         logged_in(fake, issuer="https://auth.test")
     assert len(fake.seen) == 1
 

@@ -240,15 +240,15 @@ LEFT_OUT = {
     "is twice there": (tool("before"), "the server has another tool with this name"),
     "has a parameter that cannot be renamed": (
         tool(schema={"properties": {"$top": {}}, "anyOf": [{"required": ["$top"]}]}),
-        "a parameter has a name that providers do not accept, and it cannot be renamed",
+        "a parameter name has characters that providers do not accept, and cannot be changed",
     ),
     "has a recursive parameter that cannot be renamed": (
         tool(schema={"properties": {"$top": {"$ref": "#"}}}),
-        "a parameter has a name that providers do not accept, and it cannot be renamed",
+        "a parameter name has characters that providers do not accept, and cannot be changed",
     ),
     "has a parameter without a name": (
         tool(schema={"properties": {"": {}}}),
-        "a parameter has a name that is empty or too long for providers",
+        "a parameter name is empty, or too long for providers",
     ),
     "refers to another schema": (
         tool(schema={"properties": {"a": {"$ref": "https://example.com/schema"}}}),
@@ -296,7 +296,7 @@ def test_read_only_tools_have_the_names_of_the_server(hub: Callable[..., Hub], t
 def test_a_list_that_is_none_is_told_in_words_for_people(listing: Callable[[bytes], Hub]) -> None:
     status = listing(b'{"tools": "none"}').status()
     assert status.state is McpState.FAILED
-    assert "tools in its response must be a list" in status.error
+    assert "`tools` in its response must be a list" in status.error
 
 
 def test_an_empty_cursor_ends_the_list(hub: Callable[..., Hub], odd: OddServer) -> None:

@@ -32,7 +32,7 @@ END_SECONDS = 30.0
 SKEWED = "three"
 """The node with a clock of its own."""
 DISK_MIB = 512
-DECLARED_DEAD = "another node declared"
+DECLARED_DEAD = "was declared dead"
 STORE_AWAY = ("StoreUnavailableError", "the database", "changes not stored yet; retrying")
 """What nodes log as faults while the database is away."""
 _OF_NAME = "SELECT max(incarnation) FROM nodes WHERE name = %s"

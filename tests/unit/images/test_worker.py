@@ -38,9 +38,9 @@ GOOD: dict[str, tuple[Callable[[], bytes], str, tuple[int, int]]] = {
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "a bomb": (pictures.bomb, "has too many pixels; the limit is 40000000"),
     "a large bomb": (lambda: pictures.bomb(20_000), "has too many pixels; the limit is 40000000"),
-    "a cut png": (lambda: encoded(noise(300, 300), "PNG")[:100_000], "is corrupt or truncated"),
-    "a cut jpeg": (lambda: pictures.large_jpeg()[:500_000], "is corrupt or truncated"),
-    "a cut gif": (lambda: pictures.animated_gif()[:100], "is corrupt or truncated"),
+    "a cut png": (lambda: encoded(noise(300, 300), "PNG")[:100_000], "cannot be decoded: it is corrupt or truncated"),
+    "a cut jpeg": (lambda: pictures.large_jpeg()[:500_000], "cannot be decoded: it is corrupt or truncated"),
+    "a cut gif": (lambda: pictures.animated_gif()[:100], "cannot be decoded: it is corrupt or truncated"),
     "a cut webp": (lambda: pictures.webp()[:5_000], "is corrupt"),
     "text": (lambda: b"hello", "is not a PNG, JPEG, GIF or WebP image, or is corrupt"),
     "nothing": (lambda: b"", "is not a PNG, JPEG, GIF or WebP image, or is corrupt"),

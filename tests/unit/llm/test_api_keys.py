@@ -100,7 +100,7 @@ def test_a_key_that_is_no_commands_is_not_tried_twice() -> None:
         ("true", "printed nothing"),
         ("echo '   '", "printed nothing"),
         ("echo secret-words; echo more", "printed a key that contains whitespace or non"),
-        ("head -c 20000 /dev/zero | tr '\\0' x", "too much to be a key"),
+        ("head -c 20000 /dev/zero | tr '\\0' x", "more than 16 KiB, which is too long for a key"),
         ("kill -9 $$", "exit code -9"),
     ],
 )

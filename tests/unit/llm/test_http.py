@@ -250,10 +250,10 @@ def _stall(connection: ServedConnection) -> None:
 @pytest.mark.parametrize(
     ("script", "timeouts", "text"),
     [
-        (_silent, replace(PATIENT, first_byte=0.2), "no response within 0.2 s"),
+        (_silent, replace(PATIENT, first_byte=0.2), "the server did not respond within 0.2 s"),
         (_hang_up, PATIENT, "closed before a response arrived"),
         (_reset, PATIENT, "closed before a response arrived"),
-        (lambda connection: connection.send(b"SSH-2.0-nonsense\r\n\r\n"), PATIENT, "something other than HTTP"),
+        (lambda connection: connection.send(b"SSH-2.0-nonsense\r\n\r\n"), PATIENT, "response is not HTTP"),
         (_short_body, PATIENT, "broke in the middle"),
         (_cut_chunk, PATIENT, "broke in the middle"),
         (_reset_inside, PATIENT, "broke in the middle"),
@@ -324,7 +324,7 @@ def test_headers_that_dribble_meet_the_time_limit(
     for tls in (None, server_tls):
         with ScriptedServer(script, tls=tls) as server:
             told = failure(server.url, timeouts=limits, ca_bundle=str(certificate))
-        assert (told.kind, told.text) == (ErrorKind.NETWORK, "no response within 0.3 s")
+        assert (told.kind, told.text) == (ErrorKind.NETWORK, "the server did not respond within 0.3 s")
 
 
 def test_a_proxy_whose_headers_dribble_meets_the_time_limit_of_connecting() -> None:
@@ -471,7 +471,7 @@ def test_what_is_not_a_response_is_refused(data: bytes) -> None:
     with ScriptedServer(play) as server:
         told = failure(server.url, timeouts=PATIENT)
     assert told.kind is ErrorKind.NETWORK
-    assert told.text.startswith(("the server sent something other than HTTP", "the connection broke"))
+    assert told.text.startswith(("the server's response is not HTTP", "the connection broke"))
 
 
 def test_content_before_a_malformed_chunk_is_read_first() -> None:

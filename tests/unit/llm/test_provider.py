@@ -630,7 +630,7 @@ def test_a_long_message_is_cut_and_put_on_one_line() -> None:
 )
 def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
     failed = provider_errors.response_error(PROVIDER, 502, {}, body, NOW)
-    assert failed.failure.message.startswith("Server error at fake (HTTP 502). Send a message later")
+    assert failed.failure.message.startswith("Server error from fake (HTTP 502). Send a message later")
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 429])

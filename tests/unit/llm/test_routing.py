@@ -105,7 +105,7 @@ def test_a_presumed_default_that_no_server_lists_is_not_offered() -> None:
         assert not accepts(catalog, "default")
         assert not catalog.offers("")
         assert catalog.refusal("").message == (
-            "there is no default model; name one, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; "
+            "no default model is configured; choose a model, or set ANTHROPIC_MODEL or OPENAI_MODEL for the server; "
             "available models: mine, yours, qwen3, llama, demo"
         )
 
@@ -205,7 +205,7 @@ def test_where_no_list_can_be_had_only_what_is_known_is_served_and_the_refusal_s
         assert not accepts(catalog, "qwen3")
     message = catalog.refusal("qwen3").message
     assert "cannot list the models of provider anthropic (cannot connect to 127.0.0.1:9" in message
-    assert f"cannot list the models of provider openai (HTTP {status}))" in message
+    assert f"cannot list the models of provider openai (HTTP {status})" in message
     assert message.endswith("if it serves this model, add the name to its `models` setting")
     assert catalog.refusal("qwen3").retryable
 
@@ -259,7 +259,7 @@ def test_a_silent_server_is_waited_for_as_long_as_is_said_or_until_a_cancel(monk
         monkeypatch.setattr(discovery, "LIST_TIMEOUTS", Timeouts(connect=5, first_byte=0.2, idle=0.2))
         catalog = Catalog([settings("silent", base_url=server.url)])
         assert not accepts(catalog, "qwen3")
-        assert "no response within 0.2 s" in catalog.refusal("qwen3").message
+        assert "the server did not respond within 0.2 s" in catalog.refusal("qwen3").message
         monkeypatch.setattr(discovery, "LIST_TIMEOUTS", Timeouts())
         cancel = CancelToken()
         asker = threading.Thread(target=catalog.learn, args=("qwen3", cancel))
@@ -273,7 +273,7 @@ def test_a_provider_that_is_never_to_be_asked_is_not() -> None:
     with serving("qwen3") as server:
         catalog = Catalog([settings("shy", base_url=server.url, discover="never")])
         assert not accepts(catalog, "qwen3")
-        assert 'discover = "never"' in catalog.refusal("qwen3").message
+        assert 'discover is set to "never"' in catalog.refusal("qwen3").message
     assert not server.received
 
 

@@ -86,7 +86,7 @@ def test_a_file_system_whose_files_have_further_names_is(
 ) -> None:
 
     monkeypatch.setattr(server_files, "_other_names", lambda path: kind)
-    assert f"a file system ({kind}) that gives files other names" in Workspaces().refusal(str(tmp_path), (), ())
+    assert f"a file system ({kind}) that gives files aliases" in Workspaces().refusal(str(tmp_path), (), ())
 
 
 def test_git_is_always_among_the_names(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ async def tried(pems: Path, certificate: str, authority: str) -> Obstacle:
 @pytest.mark.parametrize(
     ("certificate", "authority", "text", "for_good"),
     [
-        ("node", "ours", "reached shortly afterwards", False),
+        ("node", "ours", "made shortly afterwards", False),
         ("node", "", "it uses TLS; set cluster.ca here", True),
         ("", "ours", "it does not use TLS; set tls_certificate", False),
         ("node", "others", "its certificate is not signed by cluster.ca here", True),
@@ -228,10 +228,10 @@ def test_everything_can_be_given() -> None:
     ("change", "refusal"),
     [
         ({"place": "x"}, r"cluster\.place: unknown; known keys: address, token_file, name, ca, lease_seconds, work"),
-        ({"address": None}, r"cluster\.address: must be host:port"),
-        ({"address": "host"}, r"cluster\.address: must be host:port"),
-        ({"address": "host:0"}, r"cluster\.address: must be host:port"),
-        ({"address": "a b:1"}, r"cluster\.address: must be host:port"),
+        ({"address": None}, r"cluster\.address: must be the host:port"),
+        ({"address": "host"}, r"cluster\.address: must be the host:port"),
+        ({"address": "host:0"}, r"cluster\.address: must be the host:port"),
+        ({"address": "a b:1"}, r"cluster\.address: must be the host:port"),
         ({"token_file": ""}, r"cluster\.token_file: must be a path"),
         ({"token_file": "~nobody-here/x"}, r"cluster\.token_file: user not found: '~nobody-here'"),
         ({"ca": 1}, r"cluster\.ca: must be a path"),

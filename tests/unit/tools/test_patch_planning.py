@@ -67,7 +67,7 @@ def test_what_is_indented_otherwise_is_found_and_the_new_text_moved_alike() -> N
     old, new = "def two(self):\n    return 2\n", "def two(self):\n    return 22\n\n\ndef three(self):\n    pass\n"
     expected = PYTHON.replace("return 2\n", "return 22\n\n\n    def three(self):\n        pass\n")
     assert replaced(PYTHON, old, new) == expected
-    assert match(PYTHON, old, new).how == "indented otherwise"
+    assert match(PYTHON, old, new).how == "with different indentation"
     assert replaced(PYTHON, indent(old, " " * 6), indent(new, " " * 6)) == expected
 
 
@@ -122,7 +122,7 @@ def test_a_new_text_that_cannot_be_moved_alike_is_refused() -> None:
 
 def test_a_new_text_that_is_indented_by_itself_or_comes_from_elsewhere_is_not_moved() -> None:
     assert match("\tfoo()\n", "    foo()\n", "bar()\n", fixed=True).new == "bar()\n"
-    assert match("\tfoo()\n", "    foo()\n", None) == TextMatch(0, 7, None, "indented otherwise")
+    assert match("\tfoo()\n", "    foo()\n", None) == TextMatch(0, 7, None, "with different indentation")
 
 
 def test_shared_lines_at_the_edges_may_be_wrong() -> None:
@@ -300,7 +300,7 @@ def test_an_inexact_match_is_reported_and_so_is_its_clipboard() -> None:
     assert done.content == b"\tbar()\n"
     assert done.clipboards == {"c": "\tfoo()\n"}
     assert done.notes == [
-        "<note>oldText was found indented otherwise.</note>",
+        "<note>oldText was found with different indentation.</note>",
         '<note>clipboard "c" holds the text of the file, which differs from oldText.</note>',
     ]
     assert apply(b"foo()\n", replace("foo()\n", "bar()\n", toClipboard="c")).notes == []

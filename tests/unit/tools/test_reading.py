@@ -72,7 +72,7 @@ def test_an_empty_file_is_called_empty(file: Path) -> None:
 
 
 def test_an_offset_behind_the_end_is_reported(file: Path) -> None:
-    with pytest.raises(worker.UnreadableFileError, match="offset 4 is beyond its 3 lines"):
+    with pytest.raises(worker.UnreadableFileError, match=r"offset 4 is past the end of the file \(total: 3 lines\)"):
         show(b"1\n2\n3\n", file, offset=4)
 
 

@@ -249,7 +249,7 @@ class _Connection(HTTPConnection):
 
     def _expect_answer(self) -> None:
         seconds = self.exchange.timeouts.first_byte
-        self.exchange.begin(seconds, f"no response within {seconds:g} s")
+        self.exchange.begin(seconds, f"the server did not respond within {seconds:g} s")
 
     def send(self, data: Any) -> None:
         """Raises BrokenPipeError if the server ends the connection; urllib3 then reads the server's answer, if any."""
@@ -284,7 +284,7 @@ class _Connection(HTTPConnection):
             delivered = exchange.sent and not (ended and exchange.unacknowledged >= exchange.sent)
             raise (TransportError if delivered or exchange.aborted else NotDeliveredError)(_NOT_BEGUN) from None
         except (ValueError, HTTPError, http.client.HTTPException):
-            raise TransportError("the server sent something other than HTTP") from None
+            raise TransportError("the server's response is not HTTP") from None
 
     def is_reusable(self) -> bool:
         """End a request; return whether the connection can be reused, now or after the rest of the response."""

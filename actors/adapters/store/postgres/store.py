@@ -65,7 +65,7 @@ class PostgresWriter(Writer):
         self._tidy(batch)
 
     def _not_removed(self, error: Exception) -> None:
-        self._outages.failed(f"cannot remove deleted rows; will try again: {words(error)}")
+        self._outages.failed(f"cannot purge deleted rows; will try again: {words(error)}")
         self._disconnect()
 
     def _committed(self) -> None:

@@ -84,7 +84,7 @@ class DataDirectory:
         if missed and not self._lock_file_missed:
             _log.critical(
                 "the lock file %s was removed or replaced while in use; the directory itself is still "
-                "locked, so no second server starts on it",
+                "locked, so that a second server still cannot start on it",
                 self.path / "lock",
             )
         self._lock_file_missed = missed
@@ -142,7 +142,7 @@ def refuse_moved(directory: Path) -> None:
 
 
 def _back(directory: Path) -> str:
-    return f"To return to the data before the move, without later additions, remove {directory / MOVED}"
+    return f"To return to the data as it was before the move, without later changes, remove {directory / MOVED}"
 
 
 def _lock(lock_file: int) -> None:

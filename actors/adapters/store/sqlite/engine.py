@@ -97,10 +97,7 @@ def open_writer(path: Path) -> SqliteDatabase:
     Every commit is synced to the disk. Only the owner may access the file and SQLite's -wal and -shm files.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
-        _log.warning(
-            "SQLite %s has the WAL-reset bug; make sure that no other program opens the database",
-            sqlite3.sqlite_version,
-        )
+        _log.warning("SQLite %s has the WAL-reset bug; no other program may open the database", sqlite3.sqlite_version)
     database = SqliteDatabase(
         str(path),
         pragmas={
@@ -183,8 +180,8 @@ class Readers(ReaderPool[SqliteSession]):
 # --- the open files ---------------------------------------------------------------------------------------
 
 
-_WITHOUT_DATABASE = "if it does not come back, stop the server and restore a backup"
-_WITHOUT_LOG = "its contents are moved into the database; restart the server"
+_WITHOUT_DATABASE = "If it does not come back, stop the server and restore a backup."
+_WITHOUT_LOG = "Its contents are moved into the database; restart the server."
 
 
 Inode = tuple[int, int]  # device number and inode number of a file
@@ -226,7 +223,7 @@ class OpenFiles:
         was, self.missing = self.missing, self._find_missing()
         if self.missing and not was:
             _log.critical(
-                "%s was removed or replaced while in use; nothing is read or written until it is back; %s",
+                "%s was removed or replaced while in use; nothing is read or written until it is back. %s",
                 self.missing,
                 _WITHOUT_DATABASE if self.missing == str(self._path) else _WITHOUT_LOG,
             )

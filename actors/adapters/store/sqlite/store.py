@@ -167,7 +167,7 @@ class SqliteWriter(Writer):
         return super()._remove_slice(session) or self._space.give_back(raw(self._database))
 
     def _not_removed(self, error: Exception) -> None:
-        _log.warning("cannot remove deleted rows; will try again: %s", error)
+        _log.warning("cannot purge deleted rows; will try again: %s", error)
         self._rollback()
         self._make_room()
         self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS
@@ -238,7 +238,7 @@ class SqliteWriter(Writer):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except (sqlite3.Error, peewee.PeeweeException):
-            _log.exception("the rollback failed; closing the connection, and the next change opens another")
+            _log.exception("the rollback failed; closing the connection, and the next change opens a new one")
             self._database.close()
             self._files.forget_log()
 

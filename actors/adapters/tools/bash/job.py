@@ -121,7 +121,7 @@ class Job:
                 show(text)
             except Exception:
                 self._watchers.remove(show)
-                log.exception("stopped forwarding a bash job's live output")
+                log.exception("cannot forward a bash job's live output; its result is not affected")
 
     # --- life -------------------------------------------------------------------------------------------------------
 

@@ -216,7 +216,7 @@ class BashTool:
             job.attend(process)
         except RuntimeError as error:
             context.reaped(job.wait_out().reaped)
-            raise ToolTransientError(f"The command was killed: cannot monitor it ({error}).", begun=True) from None
+            raise ToolTransientError(f"The command was killed: monitoring failed ({error}).", begun=True) from None
         end = job.wait(asked.wait_seconds, context.cancel)
         if end is None and self._goes_on(job, let_go, context):
             return output_text.still_running(

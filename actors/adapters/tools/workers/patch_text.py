@@ -344,7 +344,7 @@ def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
         return None
     start, level = found[0]
     inserted = indented(new, level) if moves and new is not None else new
-    return TextMatch(start, start + len(indented(old, level)), inserted, "indented otherwise")
+    return TextMatch(start, start + len(indented(old, level)), inserted, "with different indentation")
 
 
 def common_margin(text: str) -> str | None:

@@ -135,7 +135,7 @@ def remark(window: WindowReader, total: int, more: bool) -> bytes:
     """A remark about lines that are not shown, or b"". Raises UnreadableFileError if `offset` is beyond the end."""
     at_least = "at least " if more else ""
     if window.first > total:
-        raise UnreadableFileError(f"offset {window.first} is beyond its {at_least}{total} lines")
+        raise UnreadableFileError(f"offset {window.first} is past the end of the file (total: {at_least}{total} lines)")
     hidden = total - (window.first - 1) - len(window.shown)
     if not hidden and not more:
         return b""

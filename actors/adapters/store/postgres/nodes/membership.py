@@ -247,9 +247,7 @@ class PostgresCluster(Cluster):
         if first:
             self._lease.close()
             self._ended.set()
-            _log.critical(
-                "another node declared this node (%d) dead; it no longer owns any conversations", self._me.incarnation
-            )
+            _log.critical("this node (%d) was declared dead and no longer owns any conversations", self._me.incarnation)
             self._tell_lost()
 
     def _tell_lost(self) -> None:
@@ -271,4 +269,4 @@ class PostgresCluster(Cluster):
         try:
             whom(what)
         except Exception:  # noqa: BLE001 -- an error in a callback must not end the watching of other nodes
-            _log.exception("failed to handle a change in the cluster")
+            _log.exception("failed to handle a change in the cluster; still watching the other nodes")
