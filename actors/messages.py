@@ -164,7 +164,7 @@ class AnswerQuestionCommand(Struct, frozen=True):
 
 
 class SetModeCommand(Struct, frozen=True):
-    """Set the permission mode of tools that start from now on. The mailbox delivers this before all normal messages."""
+    """Set the permission mode of tools that start from now on. The mailbox delivers it before all normal messages."""
 
     mode: context.Mode
     stop_running: bool = False
@@ -247,7 +247,7 @@ class ForkConversationCommand(Struct, frozen=True):
     run: str = ""
     slug: str = ""
     title: str = ""
-    """The title; "": the title of the original conversation."""
+    """The title of the fork; "" for the title of the original conversation."""
     request_id: str = ""
     body_hash: str = ""
 

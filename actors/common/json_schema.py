@@ -121,7 +121,7 @@ class JsonSchema:
 
 
 class _Work:
-    """Bounds the work of validating values against one schema, which references can increase without limit."""
+    """Recognises values that would be too much work to validate: references in a schema can multiply this work."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         """Analyse the whole schema.
@@ -208,7 +208,7 @@ def _weight(schema: Mapping[str, Any]) -> int:
 
 
 def is_schema(value: dict[str, Any]) -> bool:
-    """Whether an object without `$schema` is a valid JSON Schema. It must not be nested too deeply."""
+    """Whether an object without `$schema` is a valid JSON Schema. The object must not be nested too deeply."""
     import jsonschema_rs  # noqa: PLC0415 -- 15 MB of memory that a server without schemas need not load
 
     return jsonschema_rs.meta.is_valid(value)
@@ -391,7 +391,10 @@ def validate_output(schema: str, text: str) -> tuple[str, str]:
 
 
 def _enforceable(schema: Any) -> dict[str, Any]:
-    """A copy that has only the keywords providers enforce, and forbids unnamed properties. Raises _NotKeptError."""
+    """A copy of the schema with only the keywords that providers enforce; it forbids unnamed properties.
+
+    Raises _NotKeptError.
+    """
     if not isinstance(schema, dict) or schema.keys() - _KNOWN:
         raise _NotKeptError
     kept = {

@@ -28,7 +28,7 @@ _FOLDERS = (_COUNTED, "/dev/fd")
 
 
 def exhausted_resource(error: BaseException | None) -> str:
-    """The exhausted resource that caused `error`, with its limit, as the beginning of a sentence; "" if none did."""
+    """The exhausted resource that caused `error`, with its limit, as the beginning of a sentence; or ""."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -114,7 +114,7 @@ def client_tls() -> ssl.SSLContext:
     places = {place: "the system" for place in SYSTEM_FILES if os.path.isfile(place)}
     for variable in VARIABLES:
         if place := os.environ.get(variable, ""):
-            places.setdefault(place, variable)  # often all the same file
+            places.setdefault(place, variable)  # several variables often name the same file
     for place, source in places.items():
         _trust(context, place, source)
     return context

@@ -13,7 +13,7 @@ import unicodedata
 # The number of lines above the last one that the cursor can reach, as on a screen.
 ROWS = 100
 
-# How many of the last columns of a line can be overwritten.
+# Only this many columns, at the end of a line, can be overwritten.
 COLUMNS = 4096
 
 # The column up to which the cursor can be moved beyond the end of a line.
@@ -258,7 +258,7 @@ def rendered(text: str) -> str:
 def without_escapes(text: str) -> str:
     """Render text that contains escape sequences; return any other text unchanged.
 
-    The result is never longer than the text: if cursor movements would make it longer, they are only removed.
+    The result is never longer than the text: if rendering would make it longer, the sequences are only removed.
     """
     if "\x1b" not in text:
         return text

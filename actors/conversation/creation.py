@@ -120,7 +120,7 @@ _LEFT_OVER = (
 )
 
 
-# The unanswered messages may fill the usable window divided by this, which is a quarter of it.
+# The unanswered messages may fill a quarter of the usable window: its size divided by this.
 _PART_LEFT_OVER = 4
 
 

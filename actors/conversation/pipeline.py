@@ -325,7 +325,7 @@ def taken_over(record: ports.ConversationRecord, node: str) -> ports.Conversatio
 def recovering(
     loaded: LoadedConversation, at: int, alive: Collection[str] = (), *, restarted: bool = False
 ) -> UnitOfWork | None:
-    """The unit of work that ends the open run and marks jobs not in `alive` as lost; None if there are none of these.
+    """The unit of work that ends the open run and marks jobs not in `alive` as lost; None if neither is necessary.
 
     With `restarted`, the error of the last run is cleared, too.
     """
@@ -389,7 +389,7 @@ class Prepared:
 
 
 class CommitRetries(Generic[Entry]):
-    """Entries to be committed in order. Call only on the actor's thread.
+    """A queue of entries to be committed in order. Call only on the actor's thread.
 
     `name` is the conversation's id, for the log. `prepare` returns the next commit of one or more entries; it raises
     StoreUnavailableError if the store cannot be read now, and any other error for a bug in the first entry. `later`
@@ -511,7 +511,7 @@ class Recovery:
     def __init__(self, pipeline: ConversationPipeline, later: Callable[[int], None]) -> None:
         self._pipeline = pipeline
         self.commit_retries: CommitRetries[Uncommitted] = CommitRetries(pipeline.conversation_id, self._prepare, later)
-        """Data that is not committed yet: results of effects, and repairs of the copy in memory."""
+        """The retry queue: results of effects that are not committed yet, and repairs of the copy in memory."""
 
     def record_fault(self) -> None:
         """After a bug, fail the run; if that fails as well, reload the conversation.

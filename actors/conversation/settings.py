@@ -36,7 +36,7 @@ MAX_LABELS = 64
 
 
 def update(services: Services, unit: UnitOfWork, request: UpdateConversationCommand, at: int) -> None:
-    """Change those settings whose values differ. Raises Rejected or InvalidFieldError."""
+    """Change the settings in the request that differ from the current ones. Raises Rejected or InvalidFieldError."""
     record = unit.record
     wanted: dict[str, Any] = {
         name: value

@@ -199,7 +199,7 @@ class Supervisor:
         return self._ask(conversation_id, Request(messages.Wake(), urgent=True))
 
     def _ask(self, conversation_id: str, request: Request) -> Future[Any]:
-        """Deliver a request; while the supervisor is stopping, only a cancel."""
+        """Deliver a request. While the supervisor is stopping, only cancels are accepted."""
         if self._refusing and not isinstance(request.command, messages.CancelConversationCommand):
             return failed(Rejected(Reason.SHUTTING_DOWN))
         try:
@@ -353,7 +353,7 @@ class Waking:
             self._later(ids)
 
     def _work(self, ids: tuple[str, ...]) -> None:
-        """Wake the conversations, `AT_ONCE` at a time; those that fail are tried again later. On its own thread."""
+        """Wake the conversations, `AT_ONCE` at a time; retry those that fail later. Runs on its own thread."""
         left: list[str] = []
         for first in range(0, len(ids), AT_ONCE):
             asked = {id_: self._wake_one(id_) for id_ in ids[first : first + AT_ONCE]}

@@ -98,7 +98,7 @@ class RuleMatch(IntEnum):
 
 
 def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None, edition: Rules) -> RuleMatch:
-    """Whether a rule that denies or asks matches the call. None as `subject`: what the call would do is unknown."""
+    """Whether a rule that denies or asks matches the call. `subject` is None if the call's effect is unknown."""
     if rule.tool:
         return _certainly(call.name == rule.tool)
     if rule.mcp_server:

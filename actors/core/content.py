@@ -53,7 +53,7 @@ class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use")
     group: ToolGroup | None = None
     """The tool's group at the time of the call, for tools that clients declared. None for built-in and MCP tools."""
     own: Reasoning | None = None
-    """Data that the provider sent with the call and needs back, such as a signature, in `own.raw`; None for none."""
+    """Data that the provider sent with the call and needs back, such as a signature, in `own.raw`; None if absent."""
     corrected: str = ""
     """How the model's name and input for this call were corrected, as text for its result; "" if they were not."""
 

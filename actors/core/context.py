@@ -152,7 +152,10 @@ class ToolTraits(Struct, frozen=True, omit_defaults=True):
     """For a tool that a client runs: how long a call waits for the client's answer, in milliseconds."""
 
     def offered_in(self, mode: Mode | None) -> bool:
-        """Whether `mode` offers the tool: restricted mode omits client tools that write. No client tools: None."""
+        """Whether `mode` offers the tool: restricted mode omits client tools that write.
+
+        `mode` is None for a run without client tools.
+        """
         return mode is not Mode.RESTRICTED or not self.client or not self.writes
 
 

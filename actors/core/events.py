@@ -129,7 +129,7 @@ class LlmStreamStarted(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_str
 
 
 class LlmStreamChunk(LlmOutcome, frozen=True, tag="llm_stream_chunk"):
-    """The next text of the response, which is never stored."""
+    """The next piece of the response's text. Such pieces are never stored."""
 
     at: int
     request_id: str
@@ -159,7 +159,7 @@ class LlmResponse(LlmOutcome, frozen=True, omit_defaults=True, tag="llm_response
     context_full: bool = False
     """Whether the response ended because the context window had no room left, whatever `usage` says."""
     narrowed: bool = False
-    """Whether the provider found the request too long, and then answered it with shorter tool results."""
+    """Whether the provider found the request too long, so that it was sent again with shorter tool results."""
 
 
 class LlmError(LlmOutcome, frozen=True, tag="llm_error"):

@@ -97,7 +97,7 @@ def encode_line(event: CycleEvent) -> str:
 
 
 class RequestCycle(Struct, frozen=True):
-    """A user message, and all that follows until the first run-stop: the agent's work, and messages that joined it."""
+    """A user message, and all that follows until the first run-stop: the agent's work, and messages sent meanwhile."""
 
     root: CycleUserMessage
     kind: CycleDelivery
@@ -164,7 +164,7 @@ class ProtocolError(Exception):
 
 
 class Projection(Struct, frozen=True):
-    """The cycles that the events so far have produced. Before the first event, none is open and the queue is empty."""
+    """The cycles that result from the events so far. Before the first event, no cycle is open, and none is queued."""
 
     closed: tuple[RequestCycle, ...] = ()
     open: RequestCycle | None = None

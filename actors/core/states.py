@@ -159,7 +159,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     repeats: int = 0
     """How many times in a row the calls of a response failed in the same way as those of the response before it."""
     date: str = ""
-    """The latest date that the model knows, as YYYY-MM-DD; "" for the one in the system prompt."""
+    """The latest date that the model knows, as YYYY-MM-DD; "" if that is the date in the system prompt."""
     budget_warned: bool = False
     """Whether the latest run got the notice that most of the budget is spent."""
     hidden_from: str | None = None
@@ -275,7 +275,7 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
 
 
 class AgentTask(Struct, frozen=True):
-    """The task of a sub-agent. The transition that starts it sets `agent_id`."""
+    """The task of a sub-agent. The transition that starts the sub-agent sets `agent_id`."""
 
     agent_id: str
     task: str

@@ -28,7 +28,7 @@ from actors.messages import ApprovalRulesChanged, Created, Entry, Forked, Settin
 
 PAGE = 200  # events or messages that are read at a time
 MAX_FINDINGS = 100  # the most that are reported
-TRIES = 3  # attempts to check the events; one fails if the oldest events are pruned meanwhile
+TRIES = 3  # attempts to check the events; an attempt fails if the oldest events are pruned meanwhile
 
 
 def findings(store: ports.StoreReader, record: ports.ConversationRecord) -> tuple[str, ...]:

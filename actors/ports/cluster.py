@@ -49,7 +49,7 @@ class Node(Struct, frozen=True):
 
 
 class Cluster:
-    """The nodes of the cluster, as seen by this node. In this class, it is alone, with a database to itself.
+    """The nodes of the cluster, as seen by this node. This class is for a single node with a database to itself.
 
     The subclass for several nodes overrides everything below. Thread-safe.
     """
@@ -156,7 +156,7 @@ def workspace_of(path: str, workspaces: Iterable[str]) -> str:
 
 
 def has(node: Node, workspace: str) -> bool:
-    """Whether a node can own conversations of this workspace; always True for "" (no workspace)."""
+    """Whether a node can own conversations in this workspace; always True for "" (no workspace)."""
     return not workspace or bool(node.labels & {workspace, EVERYTHING})
 
 

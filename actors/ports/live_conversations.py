@@ -180,7 +180,7 @@ class ConversationDirectory(Protocol):
         ...
 
     def live(self, conversation_id: str) -> LiveConversation | None:
-        """The conversation, if it has an actor that accepts messages."""
+        """The conversation, if it has an actor that accepts messages; otherwise None."""
         ...
 
     def on_started(self, conversation: Any) -> None:

@@ -18,8 +18,8 @@ from actors.core.history import ProviderView, Turn
 from actors.ports.live_conversations import CancelToken
 from actors.ports.workspace import ImageView
 
-# Maximum UTF-8 bytes of the text, reasoning and tool calls of one model response, because its message must fit into a
-# gRPC message that clients accept.
+# The maximum UTF-8 bytes of the text, reasoning and tool calls in one model response, because the stored message must
+# fit into a gRPC message that clients accept.
 MAX_MODEL_RESPONSE_BYTES = 1 << 20
 
 
@@ -223,7 +223,7 @@ class Model(Protocol):
 
 
 class ModelCatalog(Protocol):
-    """The models that this server offers. Thread-safe; only `learn` blocks."""
+    """The models that this server offers. Thread-safe; only `learn` and `measure` block."""
 
     @property
     def default(self) -> str: ...

@@ -303,7 +303,7 @@ class StoppedRun(Struct, frozen=True):
 
 
 class SettledInput(Struct, frozen=True):
-    """A queued message that has left the queue. Kept as long as the conversation."""
+    """A queued message that has left the queue. This record is kept as long as the conversation."""
 
     revision: int
     """The revision of the event that recorded how the input left the queue."""

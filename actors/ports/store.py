@@ -388,7 +388,7 @@ class LogReader(Protocol):
     def stopped_runs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[records.StoppedRun, ...]:
-        """The runs that ended between two revisions, both excluded. Kept as long as the conversation."""
+        """The runs that ended between two revisions (both excluded), even if their events have been pruned."""
         ...
 
     def stopped_run(self, conversation_id: str, run: str) -> records.StoppedRun | None:
@@ -398,7 +398,7 @@ class LogReader(Protocol):
     def settled_inputs(
         self, conversation_id: str, *, after: int = 0, before: int | None = None, limit: int, descending: bool = False
     ) -> tuple[records.SettledInput, ...]:
-        """The inputs that left the queue between two revisions, both excluded. Kept as long as the conversation."""
+        """The inputs that left the queue between two revisions (both excluded), even if their events are pruned."""
         ...
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
@@ -486,7 +486,7 @@ class AttachmentStore(Protocol):
         ...
 
     def attachment(self, conversation_id: str, attachment_id: str) -> records.Attachment | None:
-        """None if the conversation has none with this id. Raises StoreUnavailableError or StoreDamagedError."""
+        """The attachment with this id; None if there is none. Raises StoreUnavailableError or StoreDamagedError."""
         ...
 
 
@@ -499,7 +499,7 @@ class StoreMaintenance(Protocol):
     def load(self, conversation_id: str) -> records.ConversationRecord | None: ...
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """Conversations with more than `keep` events, and rows older than `before` (ms), after the id `after`."""
+        """The ids after `after` of conversations with more than `keep` events and rows older than `before` (ms)."""
         ...
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
@@ -512,7 +512,7 @@ class StoreMaintenance(Protocol):
         ...
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
-        """The conversations (except sub-agents) archived before `before` (ms), ordered by id, after the id `after`."""
+        """The ids after `after`, in order, of conversations (except sub-agents) archived before `before` (ms)."""
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:

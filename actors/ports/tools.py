@@ -37,7 +37,7 @@ class SubAgentsRefusedError(Exception):
         self.reason = reason
 
     def place(self, names: Mapping[str, str]) -> str:
-        """The path of the invalid field, such as "tasks[2].model"; `names` gives the callers' names of fields."""
+        """The path of the invalid field, such as "tasks[2].model"; `names` maps fields to other names for the path."""
         task = "tasks" if self.index is None else f"tasks[{self.index}]"
         name = names.get(self.field, self.field)
         return f"{task}.{name}" if name else task
@@ -372,7 +372,7 @@ class McpServerInvalidError(Exception):
 
 
 class McpServers(Protocol):
-    """The MCP servers of the operator and of conversations, which have their own connections. Thread-safe.
+    """The MCP servers of the operator and of conversations. Each conversation has its own connections. Thread-safe.
 
     No method blocks, except the `run` of a tool that `tool` returns.
     """
@@ -386,7 +386,7 @@ class McpServers(Protocol):
         ...
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Choose the MCP tools of a conversation's next run, in the model's order; () for sub-agents.
+        """Choose the MCP tools of a conversation's next run, in the order that the model sees; () for sub-agents.
 
         Only tools that are known already can be chosen; those of other servers are requested in the background.
         """

@@ -234,7 +234,7 @@ class ModelRequests:
         self._admission = admission
         self._owner = owner
         self._current: LlmRequest | None = None
-        self._lock = threading.Lock()  # a request that waited for its turn is sent on the thread of the one that ended
+        self._lock = threading.Lock()  # a waiting request is sent on the thread on which another request has ended
         self._runner: ActorRef[LlmRunner] | None = None
         self._stopped = False
 

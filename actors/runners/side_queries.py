@@ -148,7 +148,7 @@ class _NoSink:
 
 
 def _request(conversation_id: str, query: ports.SideQuery) -> ports.ModelRequest:
-    """The model request. Models cache data by conversation id, so it gets an id that no conversation has."""
+    """The model request. Its conversation id belongs to no conversation, because models cache data by this id."""
     identity = f"{conversation_id}:{query.purpose.value}"
     return ports.ModelRequest(
         conversation_id=identity,

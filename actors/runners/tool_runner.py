@@ -364,7 +364,7 @@ class ToolRights:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.mode = Mode.RESTRICTED
-        """The mode of calls that start from now on; running ones keep theirs. Set only on the conversation's thread."""
+        """The mode of calls yet to start; running calls keep theirs. Set only on the conversation's thread."""
         self._calls: dict[str, tuple[Mode, ports.CancelToken]] = {}
 
     def narrow(self, mode: Mode) -> None:

@@ -62,7 +62,7 @@ class ActorFuture(pykka.Future[Any]):
 
     def get(self, *, timeout: float | None = None) -> Any:
         """Wait for the answer. Raises the actor's error, or TimeoutError."""
-        if self._get_hook is not None:  # pykka sets one on the future of `ActorRef.stop`
+        if self._get_hook is not None:  # pykka sets a hook on the future of `ActorRef.stop`
             return super().get(timeout=timeout)
         return self.future.result(timeout)
 
@@ -79,8 +79,8 @@ class Mailbox:
         self._urgent: deque[Envelope[Any]] = deque()
         self._normal: deque[Envelope[Any]] = deque()
         self._asleep = False
-        """Whether the actor sleeps until a message arrives; the next thread that adds one releases `_sleep`."""
-        self._sleep = threading.Lock()  # a bare lock: a Condition would create one for each sleep
+        """Whether the actor sleeps until a message arrives; the thread that adds a message releases `_sleep`."""
+        self._sleep = threading.Lock()  # a bare lock: a Condition would create a lock for each sleep
         self._sleep.acquire()
         self.closed = False
         """Whether every further message is refused."""

@@ -33,7 +33,7 @@ _OUTPUT_DESCRIPTION = (
     "schema, not text. Call this once, when everything else is done, as the only call in your response. Text alone "
     "does not count."
 )
-# Separates namespaces from a name; no tool's name contains it.
+# Matches a separator between namespaces and a name; no tool's name contains one.
 _NAMESPACE = re.compile(r"[.:/]")
 # Matches a JSON string that spells a number or a boolean.
 _SPELLED = re.compile(r'"\s*(-?\d[\d.e+-]*|true|false)\s*"', re.IGNORECASE)

@@ -51,7 +51,7 @@ COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 
 # The maximum number of model requests that a server makes at the same time.
 MOST_MODEL_REQUESTS = 1_000
-# The total of concurrent model requests, divided by this, is by default kept free for other principals.
+# By default, a quarter of all concurrent model requests (their number divided by this) is kept free for others.
 RESERVED_SHARE = 4
 
 
@@ -467,7 +467,7 @@ def _period(quota: Quota, day: int) -> str:
 
 
 def _resets_at(quota: Quota, now: int) -> int:
-    """When counting starts again for a quota, in milliseconds since the epoch; 0 if it has no period."""
+    """When counting starts again for a quota, in milliseconds since the epoch; 0 if the quota has no period."""
     if quota not in SPENDING:
         return 0
     day = day_of(now)

@@ -152,7 +152,7 @@ class AgentLimits:
     file_bytes: int = 64 * 1024
     """The maximum bytes of a sub-agent's files together.
 
-    They also have at most as many bytes as the usable window has tokens, and so fill about a quarter of it.
+    They also have at most as many bytes as the usable window has tokens, and thus fill about a quarter of it.
     """
 
 
@@ -236,7 +236,7 @@ class Services:
         return fixed_tokens(record.system_prompt, tools)
 
     def window_and_images(self, model: str) -> tuple[int, bool]:
-        """A model's usable window, and whether its requests contain images, until the provider refuses one."""
+        """A model's usable window, and whether requests to it contain images (not if its provider has refused one)."""
         served = self.models.get(model)
         info = served.info if served else None
         return (info.usable_window, info.images) if info else (UNKNOWN_MODEL_WINDOW, True)

@@ -8,8 +8,8 @@ directly after the messages that its request contained (`Message.through_sequenc
 sent to a model, are omitted.
 Tool results are cut where the window has too little room for them, and in the same way in every request.
 One block of an unanswered request can disappear: the text "Continue.", which is added to the end of a request that
-would otherwise have no new block. A change of the model changes the view once, because the former model's reasoning is
-omitted and its window may have a different size; so does a request that the provider found too long.
+would otherwise have no new block. The view also changes when the model is changed, because the former model's reasoning
+is omitted and its window may have had a different size, and after a request that the provider found too long.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from actors.core.content import (
 
 # The factor by which the results of a round are cut further after the provider found the request too long.
 NARROWED = 4
-# Results of at most this many tokens are then not cut further.
+# Even after such a refusal, results of at most this many tokens are not cut further.
 SMALLEST = 128
-# The results of a round may fill the remaining window divided by this, which is one half of it.
+# The results of a round may fill half of the remaining window: its size divided by this.
 _SHARE = 2
 
 _HINTS = {

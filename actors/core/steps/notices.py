@@ -72,7 +72,7 @@ def deliver_interruption_notice(builder: TransitionBuilder) -> None:
 
 
 def notice_date(builder: TransitionBuilder) -> None:
-    """If the date has changed, add a notice of it.
+    """If the date has changed, tell the model in a notice.
 
     The prompt keeps the old date, because providers can only use a cached request if the beginning is unchanged.
     """

@@ -203,7 +203,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
 def exhaust_context(
     builder: TransitionBuilder, summary: str, reason: StopReason, *through: ContextState
 ) -> TransitionResult:
-    """End a conversation for good because its context is full (REQ-BED-021). Add its summary message before."""
+    """End a conversation for good because its context is full (REQ-BED-021). Its summary must have been added."""
     close_run(
         builder,
         reason,
