@@ -78,7 +78,7 @@ class CertificateFiles:
             except CertificateUnusableError as error:
                 log.warning("%s; the previous certificate stays in use", error)
                 return None
-        log.info("reloaded the certificate %s", self._certificate)
+        log.info("reloaded certificate %s", self._certificate)
         return renewed
 
     def _seen(self) -> tuple[_Version, ...]:

@@ -201,7 +201,7 @@ class LocalSocket:
     def _link_back(self) -> None:
         """Create the socket's path again as a link to the same socket. Raises NotPrivateError or OSError."""
         if self._spare is None or _inode(self._spare) != self._inode:
-            raise FileNotFoundError(0, "the second link to the socket is missing")
+            raise FileNotFoundError(0, "the spare link to the socket is missing")
         if self._socket.parent != self._data_dir:
             claim_directory(self._socket.parent)
         os.link(self._spare, self._socket, follow_symlinks=False)

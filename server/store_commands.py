@@ -29,7 +29,7 @@ _backup = click.argument("copy", metavar="FILE", type=click.Path(path_type=Path)
 @DATA_DIR
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def backup(copy: Path, file: Path | None, data_dir: str | None, force: bool) -> None:
-    """Copy the database into FILE.
+    """Back up the database to FILE.
 
     The server may be running. The copy is consistent and verified; it contains no token, keys or settings.
     """

@@ -193,7 +193,7 @@ class ContextExhausted(FailedPrecondition):
 class ContinuationInProgress(FailedPrecondition):
     """The server is writing the summary that ends this conversation, because its context is full."""
 
-    hint = "Wait until it ends and continue the conversation, or cancel."
+    hint = "Wait until the summary is complete and continue the conversation, or cancel."
 
 
 class ModeUnavailable(FailedPrecondition):
@@ -221,7 +221,7 @@ class NotForkable(FailedPrecondition):
 class CycleRunning(FailedPrecondition):
     """The request cycle has not ended yet."""
 
-    hint = "Wait for its end, or fork at an earlier one."
+    hint = "Wait until it ends, or fork at an earlier one."
 
 
 class NotSubAgent(FailedPrecondition):

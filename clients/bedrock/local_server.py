@@ -72,7 +72,7 @@ def check_private(directory: Path) -> None:
             f"yours, then chmod 700 {directory}"
         )
     if mode & 0o077:
-        raise NotPrivateError(f"others may enter {directory} (mode {mode:04o}): chmod 700 {directory}")
+        raise NotPrivateError(f"others can access {directory} (mode {mode:04o}): chmod 700 {directory}")
 
 
 def check_owner(directory: Path) -> None:
@@ -89,14 +89,14 @@ def check_owner(directory: Path) -> None:
             f"use a directory of your own, or run as that user"
         )
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, user):
-        raise NotPrivateError(f"{directory} is a symbolic link owned by uid {link.st_uid}; name the directory itself")
+        raise NotPrivateError(f"{directory} is a symbolic link owned by uid {link.st_uid}; use its target instead")
 
 
 def check_socket(path: Path) -> None:
     """Raise NotPrivateError unless only this user can listen on the Unix socket `path`; OSError if it is missing."""
     check_owner(path.parent)
     if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # e.g. /tmp, where everybody can write
-        raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
+        raise NotPrivateError(f"others can access {path.parent} (mode {mode:04o}), which holds the socket {path.name}")
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
         raise NotPrivateError(f"{path} is not a socket of this user")
@@ -148,7 +148,7 @@ def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> No
         return
     user, mode = os.geteuid(), stat.S_IMODE(found.st_mode)
     if found.st_uid != user and not (named and found.st_uid == 0):
-        planted = f"look at what else others have put into {path.parent}, and remove it"
+        planted = f"check what else others have put into {path.parent}, and remove it"
         advice = "use a file of your own" if named else planted
         raise NotPrivateError(f"{path} belongs to uid {found.st_uid}, but this process runs as uid {user}; {advice}")
     if stat.S_ISLNK(found.st_mode) and not named:

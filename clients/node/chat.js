@@ -115,7 +115,7 @@ async function take(line) {
 /** Stop the run. */
 async function cancel() {
   const { unrecorded } = await conversation.cancel({ discardQueued: true });
-  if (unrecorded) note('stopped, but not recorded yet: the server cannot store it now and tries again');
+  if (unrecorded) note('stopped, but not recorded yet: the server cannot store this now and will try again');
 }
 
 /** The reader of stdout is gone (`| head`): stop the run, and exit. */

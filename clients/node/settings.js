@@ -73,7 +73,7 @@ function localServer(data) {
   }
   if (target && !target.startsWith('unix:/')) throw new NoWay(`${join(data, 'address')} does not name a Unix socket; restart the server`);
   throw new NoWay(
-    `no Bedrock server is running on this machine (data ${data}): start one with \`bedrock serve\``,
+    `no Bedrock server is running on this machine (data: ${data}): start one with \`bedrock serve\``,
     'SERVER_NOT_RUNNING',
     'UNAVAILABLE',
   );
@@ -101,10 +101,10 @@ function checkPrivate(directory) {
   const user = process.geteuid();
   const { uid, mode } = statSync(directory);
   if (uid !== user) throw new NoWay(`${directory} belongs to uid ${uid}, but this process runs as uid ${user}`);
-  if (mode & 0o077) throw new NoWay(`others may enter ${directory}: check its contents, then chmod 700 ${directory}`);
+  if (mode & 0o077) throw new NoWay(`others can access ${directory}: check its contents, then chmod 700 ${directory}`);
   const link = lstatSync(directory);
   if (link.isSymbolicLink() && ![0, user].includes(link.uid)) {
-    throw new NoWay(`${directory} is a symbolic link owned by uid ${link.uid}; name the directory itself`);
+    throw new NoWay(`${directory} is a symbolic link owned by uid ${link.uid}; use its target instead`);
   }
 }
 

@@ -443,4 +443,4 @@ def _why_uncalled(listener: Listener, authorities: bytes | None, host: str) -> s
         why = why_untrusted(certificate, key, authorities, host)
     except CertificateUnusableError as error:
         raise CannotStartError(str(error)) from None
-    return f"cluster.ca did not sign {certificate}, or the certificate is for another host ({why})" if why else ""
+    return f"{certificate} is not signed by cluster.ca, or is for another host ({why})" if why else ""

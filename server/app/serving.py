@@ -174,17 +174,17 @@ async def _serve(
         await endpoint.start()
         await asyncio.to_thread(wired.cluster.start)
         if not await asyncio.to_thread(wired.supervisor.wait_until_woken, WAKING_SECONDS):
-            log.warning("the store is not responding; some conversations of the previous run are not recovered yet")
+            log.warning("the store is not responding; some of the previous run's conversations are not recovered yet")
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path), gateway.url if gateway else ""):
             if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:
                 log.warning(
-                    "insecure_behind_proxy: %s accepts calls without TLS; anyone on the path can read the token",
+                    "insecure_behind_proxy: %s accepts calls without TLS; anyone on the network can read the tokens",
                     " and ".join(exposed),
                 )
             announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_storage(config, gateway)})")
             if gateway is not None and gateway.link:
-                announce(f"console: {gateway.link} (valid once, for a minute; `bedrock console` opens it at any time)")
+                announce(f"console: {gateway.link} (single use, valid for 1 minute; `bedrock console` opens a new one)")
             operating_system.notify(operating_system.READY)
             await asyncio.to_thread(_connect, wired)
             spare_what_stays()
@@ -306,7 +306,7 @@ def _leave(step: Callable[[], None]) -> None:
     try:
         step()
     except StoreError as error:
-        log.warning("the conversations were not released; other nodes take them over when the lease expires: %s", error)
+        log.warning("cannot release the conversations; other nodes take over when this node's lease expires: %s", error)
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:

@@ -39,7 +39,7 @@ CLOCK_SECONDS = 5.0
 
 # Pairs of a fragment of a connection error and advice about it. The last fragment matches any error.
 _ADVICE = (
-    ("password", "Put the password in ~/.pgpass of the server's user or in BEDROCK_DATABASE."),
+    ("password", "Put the password in the server user's ~/.pgpass or in BEDROCK_DATABASE."),
     ("no pg_hba", "Allow this user and machine in the database's pg_hba.conf."),
     ("does not exist", "Create it with createdb NAME or createuser NAME."),
     ("SSL", "Set sslmode in the URL to a mode the database supports, and sslrootcert to the CA certificate to trust."),
@@ -119,7 +119,8 @@ def _schema(report: DatabaseReport) -> DatabaseFinding:
         text = f"written by a newer version, which added {', '.join(report.unknown)}"
         return DatabaseFinding(FAIL, "tables", text, "Use that version, or choose another database.")
     if (report.empty or report.missing) and not report.may_create:
-        text = f"the user cannot create tables in the schema {report.schema or 'that comes first in its search_path'}"
+        where = f"schema {report.schema}" if report.schema else "the first schema of its search_path"
+        text = f"the user cannot create tables in {where}"
         advice = "Run GRANT CREATE ON SCHEMA, or make the user the owner of the database; PostgreSQL 15 requires this."
         return DatabaseFinding(FAIL, "tables", text, advice)
     if report.empty:
@@ -134,7 +135,7 @@ def _clock(report: DatabaseReport) -> DatabaseFinding:
     how = f"{abs(report.clock_ahead):.1f} s {'ahead of' if report.clock_ahead > 0 else 'behind'} this machine's"
     if abs(report.clock_ahead) < CLOCK_SECONDS:
         return DatabaseFinding(OK, "clock", f"the database's clock is {how}")
-    advice = "Synchronize both with NTP: leases use the database's clock, message times this machine's."
+    advice = "Synchronize both with NTP: leases use the database's clock, but message times use this machine's."
     return DatabaseFinding(WARN, "clock", f"the database's clock is {how}", advice)
 
 

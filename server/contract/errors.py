@@ -216,11 +216,11 @@ _TEXTS: dict[type[BaseException], str] = {
     CancelledError: "cancelled",
     UnauthenticatedError: "a valid token is required; send it as 'authorization: Bearer <token>'",
     OwnerLostError: (
-        "the connection to the conversation's server was lost; the call may have taken effect; "
+        "the connection to the conversation's server was lost, and the call may have taken effect; "
         "check whether it did, or retry with a request_id"
     ),
     AnswerTimeoutError: "no answer in time; the call may still take effect, so repeat it with the same request_id",
-    ListInterruptedError: "the cluster has changed, and list changes may have been missed; watch the list again",
+    ListInterruptedError: "the cluster has changed, and changes to the list may have been missed; watch the list again",
     ClientDisconnectedError: "the connection was lost; resume after the last revision seen",
 }
 

@@ -309,7 +309,7 @@ def _time(field: store.TimeField) -> Callable[[Restriction], store.Condition]:
         operator = _operator(restriction, "=", "!=", "<", "<=", ">", ">=", ":")
         if operator == ":":
             if not _is_any(restriction.value):
-                raise FilterError(restriction.value.at, "a time supports only :*, which means that the field is set")
+                raise FilterError(restriction.value.at, "a time field supports only :*, which means that it is set")
             return store.TimeCompares(field, store.Comparison.FROM, 0)
         comparison = store.Comparison.EQUAL if operator == "!=" else store.Comparison(operator)
         return _wanted(store.TimeCompares(field, comparison, _milliseconds(restriction.value, comparison)), operator)

@@ -28,7 +28,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True
 @click.option("--listen", default="127.0.0.1:7422", help="host:port to serve HTTP on. [127.0.0.1:7422]")
 @click.option("--upstream", default="", help="The server: host:port, https://host:port or unix:/path. [the local one]")
 @click.option("--upstream-ca", type=FILE, help="PEM file with CA certificates for verifying the server.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the local server keeps its files.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="The local server's data directory.")
 @click.option("--allow-host", "hosts", multiple=True, help="Host name to accept in the Host header (repeatable).")
 @click.option("--allow-origin", "origins", multiple=True, help="Origin whose web pages may call the API (repeatable).")
 @click.option("--tls-certificate", "certificate", type=FILE, help="Certificate as PEM; required for remote clients.")
@@ -143,7 +143,7 @@ def _local(data_dir: Path | None) -> str:
     except NotPrivateError as error:
         raise ConfigError(str(error)) from None
     except (OSError, ValueError):
-        raise ConfigError("no server is running on this machine; set one with --upstream") from None
+        raise ConfigError("no server is running on this machine; specify one with --upstream") from None
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ class Console:
         try:
             given = msgspec.convert(decoded(await body_of(http, MAX_BODY_BYTES, BODY_SECONDS)), SignIn)
         except msgspec.MsgspecError:
-            raise HttpError(400, "the body must be a JSON object with token or link") from None
+            raise HttpError(400, "the body must be a JSON object with a token or a link") from None
         token = self._links.redeem(given.link) if given.link else given.token.strip()
         if not token:
             text = "This link has been used or has expired. Run `bedrock console` for a new one."

@@ -326,7 +326,7 @@ def requests(body: bytes, subscribe: Route, watch: Route) -> list[tuple[bytes, R
     if not given.subscriptions and given.watch is None:
         raise MalformedRequestError(("subscriptions", "required unless watch is set"))
     if len(given.subscriptions) > MAX_FOLLOWED:
-        raise MalformedRequestError(("subscriptions", f"must be at most {MAX_FOLLOWED}"))
+        raise MalformedRequestError(("subscriptions", f"must have at most {MAX_FOLLOWED} entries"))
     return list(_requests(given, subscribe, watch))
 
 

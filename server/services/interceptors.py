@@ -56,7 +56,7 @@ async def read_request(context: Context, seconds: float | None) -> bytes:
     except TimeoutError:
         raise errors.RequestTimeoutError(seconds) from None
     if raw is grpc.aio.EOF:
-        raise errors.MalformedRequestError(("", "the call has no request"))
+        raise errors.MalformedRequestError(("", "the call contains no request message"))
     request: bytes = raw
     return request
 
@@ -138,7 +138,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self._guarded: dict[str, Handler] = {}
         self._router = router
         self._forwarded: dict[str, Handler] = {}
-        self._strangers = OutageLog(log, "calls from nodes have the right token again")
+        self._strangers = OutageLog(log, "calls from other nodes have a valid token again")
 
     async def intercept_service(
         self,

@@ -231,7 +231,7 @@ def submit_tool_result(
 def _json_output(value: Struct) -> str:
     text = _finite_text(value, "json")
     if len(text.encode()) > limits.MAX_TOOL_OUTPUT_BYTES:
-        most = f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text; the call is still waiting: "
+        most = f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as JSON text; the call is still waiting: "
         raise MalformedRequestError(("json", f"{most}answer with less output or with an error"))
     return text
 

@@ -176,8 +176,8 @@ def test_a_person_answers_it_in_a_chat_at_the_terminal(
             chat.send("Ask me.")
             terminal.shows("? MCP server t needs your input for mcp__t__ask")
             asks = (
-                "branch (a text, at least 1 character)  /decline, until ",
-                "force (y or n, Enter: n)  /decline, until ",
+                "branch (text, at least 1 character)  /decline; answer by ",
+                "force (y or n, Enter: n)  /decline; answer by ",
             )
             terminal.until(lambda screen: any(line.startswith(asks[0]) for line in screen))
             terminal.keys("main\r")

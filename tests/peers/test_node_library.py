@@ -658,7 +658,7 @@ def test_a_server_of_this_machine_is_trusted_only_if_no_other_user_could_have_wr
         (data / name).write_bytes((server.data / name).read_bytes())
     assert told(data) == ""
     data.chmod(0o755)
-    assert "others may enter" in told(data)[1]
+    assert "others can access" in told(data)[1]
     data.chmod(0o700)
     (data / "address").write_text(server.address)
     assert "does not name a Unix socket" in told(data)[1]

@@ -86,7 +86,7 @@ def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in _NAMED:
-            raise TypeError(f"{name}: {parameter} cannot be passed by name; write each parameter out")
+            raise TypeError(f"{name}: {parameter} cannot be passed by name; declare each parameter by name")
         if parameter.name not in hints:
             raise TypeError(f"{name}: parameter {parameter.name} needs a type annotation, as in {parameter.name}: str")
         hint = hints[parameter.name]

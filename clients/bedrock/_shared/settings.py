@@ -106,12 +106,12 @@ def _local_server(data: Path) -> str:
         if target:
             raise _misconfigured(
                 f"{data / local_server.ADDRESS_FILE} names {target}, not a Unix socket; "
-                "restart the server with this version"
+                "restart the server with this version of Bedrock"
             )
     if process := local_server.server_process(data):
         raise _unreachable(process, data)
     raise ServerNotRunning(
-        f"no Bedrock server is running on this machine (data {data})", reason="SERVER_NOT_RUNNING", code="UNAVAILABLE"
+        f"no Bedrock server is running on this machine (data: {data})", reason="SERVER_NOT_RUNNING", code="UNAVAILABLE"
     )
 
 
@@ -134,9 +134,7 @@ def _names(data: Path, target: str) -> bool:
 
 
 def _unreachable(process: int, data: Path) -> ServerUnreachable:
-    text = (
-        f"a Bedrock server is running (process {process}, data {data}), but it cannot be reached: its socket is missing"
-    )
+    text = f"a Bedrock server is running (process {process}, data: {data}), but its socket is missing"
     return ServerUnreachable(text, reason="SERVER_UNREACHABLE", code="UNAVAILABLE")
 
 

@@ -77,7 +77,7 @@ SERVERS = {
     "serve": "Run the Bedrock server until it receives a stop signal.",
     "token": "Manage the tokens of principals.",
     "config": "Inspect the settings of the server on this machine.",
-    "backup": "Copy the database into FILE.",
+    "backup": "Back up the database to FILE.",
     "restore": "Restore a backup as the database of a stopped server.",
     "move": "Copy all conversations from the data directory to PostgreSQL.",
     "gateway": "Serve the API of a server as JSON over HTTP.",

@@ -344,6 +344,6 @@ def _latest(client: Client, directory: str) -> Conversation:
             return client.conversation(found.name).continue_()
         # Skip the conversation: its successor has the same directory and is listed, too, unless it is archived or
         # deleted.
-    others = "`bedrock list` shows those of other directories; `bedrock chat -r NAME` resumes one."
+    others = "`bedrock list` shows those in other directories; `bedrock chat -r NAME` resumes one."
     where = Path(directory).absolute()
     raise exits.CommandError(f"no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")

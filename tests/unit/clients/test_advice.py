@@ -39,7 +39,7 @@ def test_a_mistyped_name_is_reported_as_it_was_typed() -> None:
 
 
 def test_a_name_that_cannot_be_one_is_not_explained_by_the_contract() -> None:
-    text = "name: must be conversations/{conversation}; ListConversations names them"
+    text = "name: must be conversations/{conversation}; ListConversations lists them"
     told = CommandError.of(errors.InvalidArgument(text, fields={"name": text.partition(" ")[2]}))
     assert (told.message, told.hint) == ("that is not the slug or id of a conversation", "See `bedrock list`.")
 

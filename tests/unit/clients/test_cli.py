@@ -281,7 +281,7 @@ def test_there_may_be_nothing_to_go_on_with_here(program: Program, fake: FakeBed
     result = program("ask", "-c", "-C", str(tmp_path / "new"), "Hi")
     assert result.exit_code == exits.FAILED
     assert f"no conversation in {tmp_path / 'new'} yet" in " ".join(result.stderr.split())
-    assert "`bedrock list` shows those of other directories" in " ".join(result.stderr.split())
+    assert "`bedrock list` shows those in other directories" in " ".join(result.stderr.split())
     assert not fake.asked(v1.CreateConversationRequest)
 
 
@@ -715,7 +715,7 @@ def test_cancelling_says_what_was_stopped(program: Program, fake: FakeBedrock) -
     fake.answers.append(uses_tool("rm x", "", "", ask=True))
     program("ask", "Remove x")
     fake.full = True
-    unrecorded = "stopped, but not recorded yet: the server cannot store it now and tries again"
+    unrecorded = "stopped, but not recorded yet: the server cannot store this now and will try again"
     assert program("cancel", SLUG).stdout == f"cancelled: a request to the model\n{unrecorded}\n"
     fake.full = False
     assert program("cancel", SLUG, "--discard-queued").stdout == "cancelled\n"
@@ -1069,7 +1069,7 @@ def test_a_conversation_without_a_summary_stays_and_says_why(program: Program, f
 def test_a_conversation_is_forked(program: Program, fake: FakeBedrock) -> None:
     fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
     result = program("fork", "brave-otter", "--at", "c1:2")
-    text = "brave-otter continues from there; files stay as they are: `bedrock chat -r brave-otter`\n"
+    text = "brave-otter continues from there (files stay as they are): `bedrock chat -r brave-otter`\n"
     assert (result.exit_code, result.stdout) == (0, text)
     assert program("fork", "brave-otter", "--back", "2").exit_code == program("fork", "brave-otter").exit_code == 0
     cycles = [each.request_cycle.rpartition("/")[2] for each in fake.asked(v1.ForkConversationRequest)]

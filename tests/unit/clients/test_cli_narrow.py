@@ -73,7 +73,7 @@ def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBed
         (("queue", SLUG, "--all"), "Nothing has been queued yet."),
         (("approvals",), "No approvals are pending."),
         (("questions",), "No questions are open."),
-        (("cycles", SLUG), "It has no runs yet."),
+        (("cycles", SLUG), "No runs yet."),
         (("models",), "No models."),
         (("nodes",), "This server does not share its conversations with other servers."),
         (("mcp",), "No MCP servers; configure them as [[mcp_servers]] in the settings."),
@@ -89,4 +89,4 @@ def test_an_empty_list_is_a_sentence_instead_of_a_table(
 
 
 def test_a_conversation_in_which_nothing_was_said_says_so(address: str) -> None:
-    assert printed(address, "show", SLUG, columns=80)[-1] == "It has no messages yet."
+    assert printed(address, "show", SLUG, columns=80)[-1] == "No messages yet."

@@ -252,7 +252,7 @@ def test_the_audit_trail_is_printed_as_lines_of_json(program: Program, fake: Fak
     assert asked.start_time.seconds == pytest.approx(time.time() - 12 * 3600, abs=600)
     refused = program("audit", "--since", "soon")
     assert refused.exit_code == exits.USAGE
-    assert "must be a time" in refused.stderr
+    assert "is not a time" in refused.stderr
 
 
 def test_that_nothing_was_found_is_said(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_an_image_that_is_not_there_is_refused_with_those_that_are(
 ) -> None:
     result = run(address, "download", SLUG, "cccccccccccc", "-o", str(tmp_path))
     assert result.exit_code == exits.FAILED
-    assert f"its images: {FIRST[:12]}, {SECOND[:12]}" in result.stderr
+    assert f"Its images: {FIRST[:12]}, {SECOND[:12]}" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -118,12 +118,12 @@ def test_what_can_be_typed_is_said() -> None:
         prompts.append(str(filled.prompt()))
         filled.enter("main" if filled.name == "branch" else "")
     assert prompts == [
-        "branch \N{EN DASH} Which branch (a text, at least 1 character)",
-        "times (a whole number, at least 1, Enter leaves it out)",
-        "share (a number, Enter leaves it out)",
+        "branch \N{EN DASH} Which branch (text, at least 1 character)",
+        "times (a whole number, at least 1, Enter skips this field)",
+        "share (a number, Enter skips this field)",
         "sure (y or n, Enter: n)",
-        "size (1 Small · 2 Large, Enter leaves it out)",
-        "parts (some of 1 First · 2 b, Enter leaves it out)",
+        "size (1 Small · 2 Large, Enter skips this field)",
+        "parts (some of 1 First · 2 b, Enter skips this field)",
     ]
 
 
@@ -131,7 +131,7 @@ def test_the_words_of_the_server_are_shown_as_its_own_and_cannot_act() -> None:
     filled = form(FIELDS)
     shown = "\n".join(filled.lines(Paint(False)))
     assert "? MCP server files needs your input for mcp__files__move (answer by 12:30:05)\n" in shown
-    assert filled.prompt_line(Paint(False)).endswith("  /decline, until 12:30:05")
+    assert filled.prompt_line(Paint(False)).endswith("  /decline; answer by 12:30:05")
     assert "\x1b" not in shown
     assert NO_SECRETS in shown
     visit = form(url="https://example.com/login")
@@ -203,7 +203,7 @@ def test_of_several_questions_one_is_named_and_an_address_is_said_to_be_visited(
     fake.conversation.state.tool_executing.questions.extend(pending)
     assert "Name one: 1, 2." in program(address, "answer", SLUG, "--decline").stderr
     assert program(address, "answer", SLUG, "2", typed="\n").stdout.endswith(
-        "Enter: I have opened it  /decline, until 12:30:05\nanswered\n"
+        "Enter: I have opened it  /decline; answer by 12:30:05\nanswered\n"
     )
     (request,) = fake.asked(v1.AnswerQuestionRequest)
     assert (request.name.endswith("/questions/2"), request.HasField("content")) == (True, False)

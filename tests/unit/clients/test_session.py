@@ -634,7 +634,7 @@ async def test_an_image_is_attached_only_if_the_model_may_take_it(
     await chat.enters(f"/image {tmp_path}/a.gif", "not attached: model demo does not accept images")
     assert "will be sent" not in chat.screen
     fake.models[0].images = fake.models[0].images_assumed = True
-    await chat.enters(f"/image {tmp_path}/a.gif", "with your next message; demo may not accept images")
+    await chat.enters(f"/image {tmp_path}/a.gif", "with your next message; demo might not accept images")
     refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "IMAGE_INVALID", "model demo does not accept images")
     fake.refuse("SendMessage", refusal)
     await chat.enters("Look.", "· no images are attached")

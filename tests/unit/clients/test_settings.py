@@ -138,7 +138,7 @@ def test_a_server_of_this_machine_is_never_looked_for_over_tcp(
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o770, 0o701, 0o1777])
 def test_nothing_is_believed_where_others_may_enter(environ: dict[str, str], data: Path, mode: int) -> None:
     data.chmod(mode)
-    with pytest.raises(Misconfigured, match=r"others may (enter|have put files into) .*chmod 700"):
+    with pytest.raises(Misconfigured, match=r"others (can access|may have put files into) .*chmod 700"):
         resolve(environ=environ)
 
 
@@ -168,7 +168,7 @@ def test_a_socket_elsewhere_is_looked_at_as_well(environ: dict[str, str], data: 
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(state / "open" / "s"))
         (data / "address").write_text(f"unix:{state}/open/s")
-        with pytest.raises(Misconfigured, match="others may enter") as told:
+        with pytest.raises(Misconfigured, match="others can access") as told:
             resolve(environ=environ)
         assert "chmod" not in str(told.value)  # it may be a directory of the system
 

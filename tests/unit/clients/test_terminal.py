@@ -200,7 +200,7 @@ def test_what_a_tool_asks_is_asked_at_the_terminal_again_if_it_does_not_fit(addr
     fake.refuse("AnswerQuestion", Refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "no such branch"))
     with Terminal("ask", "Use it", environ={"BEDROCK_ADDRESS": address}) as terminal:
         terminal.shows("? MCP server t needs your input for mcp__t__ask")
-        terminal.shows("branch (a text)  /decline")
+        terminal.shows("branch (text)  /decline")
         terminal.keys("\r")
         terminal.shows("this field is required")
         terminal.keys("old\r")
@@ -230,7 +230,7 @@ def test_a_question_of_a_tool_is_answered_or_declined_by_command(address: str, f
     asked.requested_schema.update({"type": "object", "properties": {"branch": {"type": "string"}}})
     for typed, told in (("main", "answered"), ("/decline", "declined")):
         with Terminal("answer", "brave-otter", environ={"BEDROCK_ADDRESS": address}) as terminal:
-            terminal.shows("branch (a text, Enter leaves it out)  /decline")
+            terminal.shows("branch (text, Enter skips this field)  /decline")
             terminal.keys(f"{typed}\r")
             terminal.shows(told)
             assert terminal.ends() == 0

@@ -198,7 +198,7 @@ def test_a_letter_typed_before_a_question_was_asked_does_not_answer_it_even_if_e
     fake.happen(*uses_tool("rm x", "gone", "Done.", ask=True)("runs/r1"))
     terminal.shows("[y]es")
     terminal.keys("\r\r\r")
-    terminal.shows("that question came while you were typing: ↑ and Enter answer it")
+    terminal.shows("the question came up as you typed: press ↑ and Enter to answer")
     terminal.keys("\r\rn\r")
     terminal.shows("Then not.")
     assert decisions(fake) == [("DENY", "")]
@@ -227,7 +227,7 @@ def test_of_two_open_questions_it_is_said_which_is_answered_and_what_one_no_does
 ) -> None:
     fake.answers.append(two_questions)
     terminal.keys("Remove both\r")
-    terminal.shows("one of 2 calls: all run once each is approved; one no skips them all")
+    terminal.shows("one of 2 calls: all run once each is approved; denying one skips them all")
     terminal.shows("2 questions are open; this answers: bash rm first")
     terminal.keys("y\r")
     terminal.shows("approved bash rm first; waiting for the remaining answers")

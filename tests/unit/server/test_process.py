@@ -100,7 +100,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 PLANTED = {
     "a link": "is a symbolic link, which is not followed; check where it leads, and remove it",
     "writable": r"others can write to .* \(mode 0606\): check its contents, then chmod 600",
-    "another user's": "belongs to uid .*; look at what else others have put into .*, and remove it",
+    "another user's": "belongs to uid .*; check what else others have put into .*, and remove it",
 }
 
 
@@ -224,7 +224,7 @@ def test_a_socket_that_only_its_owner_reaches_is_believed(listening: Path) -> No
 
 def test_a_socket_beside_which_others_could_put_one_is_not(listening: Path) -> None:
     listening.parent.chmod(0o755)
-    with pytest.raises(NotPrivateError, match="others may enter"):
+    with pytest.raises(NotPrivateError, match="others can access"):
         check_socket(listening)
 
 

@@ -213,7 +213,7 @@ class ChatPrompt:
         if self._begun_before and parse_reply(text, self._shown) and self._shown:
             self.typed.reset(append_to_history=True)
             self._begun_before = False
-            self.session.say(self._paint.careful("· that question came while you were typing: ↑ and Enter answer it"))
+            self.session.say(self._paint.careful("· the question came up as you typed: press ↑ and Enter to answer"))
             return
         answers = isinstance(asked, QuestionForm) or (asked and parse_reply(text, asked))
         self.typed.text = text  # for the history

@@ -142,7 +142,7 @@ class ChatSession:
         self.outage.begin(error, delay)
         if isinstance(error, ServerNotRunning) and not self._server_ended:
             self._server_ended = True
-            self._tell_outage(f"the server has stopped. Ctrl-D, then run bedrock chat -r {self.drawing.view.info.slug}")
+            self._tell_outage(f"the server has stopped; exit, then run bedrock chat -r {self.drawing.view.info.slug}")
 
     async def _show_events(self) -> None:
         events = self.conversation.events(recent_messages=RECENT_MESSAGES)

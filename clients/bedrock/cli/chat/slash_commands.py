@@ -32,10 +32,10 @@ _KEYS = (
     ("y, n", "answer a question; “no, because …” and Enter tells the agent why"),
     (
         "e, b, d, t, s",
-        "answer yes now and always: for the exact command, its beginning, the directory, the tool, the server",
+        "answer yes, now and always, for the exact command, its beginning, the directory, the tool or the server",
     ),
-    ("never, never b", "and Enter: answer no now and always, for this exact command, or as one of these letters says"),
-    ("w", "answer a request for unrestricted mode: workspace mode instead"),
+    ("never, never b", "and Enter: answer no, now and always, for the exact command or what the letter stands for"),
+    ("w", "answer a request for unrestricted mode with workspace mode instead"),
 )
 
 
@@ -60,7 +60,7 @@ async def run_command(chat: ChatSession, text: str) -> None:
     command = next((each for each in COMMANDS if each.name == ALIASES.get(name, name)), None)
     if command is None:
         alike = get_close_matches(name, [each.name for each in COMMANDS], n=1)
-        advice = f"Did you mean /{alike[0]}?" if alike else "/help lists all; a message can begin with //"
+        advice = f"Did you mean /{alike[0]}?" if alike else "/help lists all; type // for a leading /"
         chat.say(chat.paint.careful(f"· unknown command: /{one_line(name, 60)}. {advice}"))
     elif not command.takes(argument):
         chat.say(chat.paint.careful(f"· usage: /{command.name} {command.argument}".rstrip()))
@@ -204,7 +204,7 @@ async def _image(chat: ChatSession, path: str) -> None:
     chat.images.append(picture)
     count = len(chat.images)
     what = "an image" if count == 1 else f"{count} images"
-    doubt = f"; {name} may not accept images" if model is not None and model.images_assumed else ""
+    doubt = f"; {name} might not accept images" if model is not None and model.images_assumed else ""
     chat.say(chat.paint.dim(f"· {what} will be sent with your next message{doubt}"))
 
 
@@ -242,7 +242,7 @@ async def _go_on_in(chat: ChatSession, fork: AsyncConversation | None) -> None:
 
 def _move(chat: ChatSession, to: ConversationInfo, what: str) -> None:
     its_run = "; its run continues" if chat.view.busy else ""
-    back = f"`bedrock chat -r {chat.view.info.slug}` returns to the one before{its_run}"
+    back = f"`bedrock chat -r {chat.view.info.slug}` returns to the previous conversation{its_run}"
     chat.say(chat.paint.good(f"· {what} ({back})"))
     chat.move_to(to.name)
 
@@ -256,7 +256,7 @@ COMMANDS = (
     Command(
         "approvals",
         "[POLICY|RULE]",
-        "set the approval policy (auto, ask_writes, ask_all), or revoke a rule by its id; without one, list both",
+        "set the approval policy (auto, ask_writes, ask_all), or revoke a rule by its id; without either, list both",
         _approvals,
     ),
     Command(
@@ -265,15 +265,15 @@ COMMANDS = (
         "restricted, workspace or unrestricted: what tools may do; stop ends whatever still has wider rights",
         _mode,
     ),
-    Command("model", "[MODEL]", "use another model from the next request on; without one, list them", _model),
-    Command("effort", "[EFFORT]", "set how much the model thinks; without one, list the choices", _effort),
+    Command("model", "[MODEL]", "use another model from the next request on; without MODEL, list the models", _model),
+    Command("effort", "[EFFORT]", "set how much the model thinks; without EFFORT, list the choices", _effort),
     Command("decline", "", "decline the question of an MCP server", lambda chat, _: chat.decline()),
     Command("cancel", "", "the same as Esc", lambda chat, _: chat.cancel()),
     Command("kill", "", "cancel the run and stop the background jobs", lambda chat, _: chat.cancel(kill_jobs=True)),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),
     Command("fork", "", "continue in a copy of the conversation as it was when the last run ended", _fork),
     Command(
-        "rewind", "[NUMBER]", "continue in a copy without the last NUMBER runs (1); files stay as they are", _rewind
+        "rewind", "[NUMBER]", "continue in a copy without the last NUMBER runs (default 1); files stay as is", _rewind
     ),
     Command("clear", "", "clear the screen, and begin a new conversation with the same directory and settings", _clear),
     Command("continue", "", "continue in a new conversation when the context is used up", lambda chat, _: chat.go_on()),

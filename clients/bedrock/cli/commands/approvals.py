@@ -46,7 +46,7 @@ def approve(conversation: Conversation, call: str | None, everything: bool) -> N
 
 @on_conversation
 @click.argument("call", required=False)
-@option("--note", "The reason, which the agent reads.", default="")
+@option("--note", "The reason, shown to the agent.", default="")
 def deny(conversation: Conversation, call: str | None, note: str) -> None:
     """Deny a tool call waiting for approval. No call of the same response runs, and the agent is informed."""
     (approval,) = _open_approvals(conversation, call)
@@ -61,7 +61,7 @@ def answer(conversation: Conversation, question: str | None, *, decline: bool) -
     """Answer or decline a question from an MCP server. QUESTION is required if several are open.
 
     The fields of its form are prompted for one by one, and read from standard input, one line each; /decline refuses.
-    The answer goes to the MCP server: give it no passwords or keys.
+    The answer goes to the MCP server; do not send passwords or keys.
     """
     asked = _open_question(conversation, question)
     content = None if decline else asyncio.run(fill_in(QuestionForm(asked)))

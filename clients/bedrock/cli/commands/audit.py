@@ -125,7 +125,7 @@ def _time(value: str) -> datetime:
         found = datetime.fromisoformat(value)
     except ValueError:
         wanted = "a time, such as 2026-11-23T10:00:00Z, or an age, such as 12h"
-        raise click.BadParameter(f"{value!r} must be {wanted}") from None
+        raise click.BadParameter(f"{value!r} is not {wanted}") from None
     return found if found.tzinfo else found.astimezone()
 
 
@@ -227,5 +227,5 @@ def _chosen(found: dict[str, Image], wanted: tuple[str, ...]) -> dict[str, Image
     for name in wanted:
         if name[:SHOWN] not in found:
             there = ", ".join(found)
-            raise exits.CommandError(f"this conversation has no image {name!r}", f"its images: {there}", exits.FAILED)
+            raise exits.CommandError(f"this conversation has no image {name!r}", f"Its images: {there}.", exits.FAILED)
     return {name[:SHOWN]: found[name[:SHOWN]] for name in wanted} if wanted else found

@@ -44,7 +44,7 @@ _READY = re.compile(r"\bready on (\S+)")
 
 
 @click.command()
-@option("--no-open quiet", "Only print the URL.", is_flag=True)
+@option("--no-open quiet", "Print the URL without opening it.", is_flag=True)
 @click.pass_context
 def console(ctx: click.Context, *, quiet: bool) -> None:
     """Open the console: all conversations in a browser.
@@ -217,7 +217,7 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, notify: bool, again: str | Non
             if spawn and not server:
                 print_line(paint.dim("using the running server; keys and settings in this environment have no effect"))
             if (server or spawn) and os.environ.get("BEDROCK_HTTP_LISTEN") and (link := link_of_running(address)):
-                print_line(paint.dim(f"console: {link} (valid once, for a minute)"))
+                print_line(paint.dim(f"console: {link} (single use, valid for 1 minute)"))
             conversation = open_conversation(client, **opening)
             scripted = is_scripted(client, conversation.get())
             last, slug = asyncio.run(

@@ -80,7 +80,7 @@ def _examine(address: str | None, config: str | None) -> Iterator[Finding]:
     if git := shutil.which("git"):
         yield Finding("ok", "git", git)
     else:
-        yield Finding("warn", "git", "not found on PATH", "Install it: agents use it to look at changes.")
+        yield Finding("warn", "git", "not found on PATH", "Install Git: agents use it to inspect changes.")
 
 
 def _versions() -> Finding:
@@ -113,7 +113,7 @@ def _server(client: Client) -> Iterator[Finding]:
     except Unavailable as error:
         advice = exits.way_to_a_server(error, exits.address_source(click.get_current_context()))
         yield Finding("fail", "server", error.message, advice)
-        advice = "The server probes this machine when it starts. Run this again with a server running."
+        advice = "The server probes this machine when it starts. Run this again while a server is running."
         yield Finding("warn", "sandbox", "not checked: the server is unreachable", advice)
         return
     except (Unauthenticated, PermissionDenied) as error:
@@ -138,7 +138,7 @@ def _sandbox(sandbox: Sandbox) -> Finding:
     """Report how well the sandbox restricts tools. A level that the operator has chosen counts as ok."""
     text = _TIERS.get(sandbox.tier, "none: tools are not confined").format(sandbox.landlock_abi)
     if sandbox.by_setting:
-        return Finding("ok", "sandbox", f"{text}: {sandbox.reason}" if sandbox.reason else f"{text}, by setting")
+        return Finding("ok", "sandbox", f"{text}: {sandbox.reason}" if sandbox.reason else f"{text}, as configured")
     if sandbox.tier == "a":
         return Finding("ok", "sandbox", text)
     return Finding("warn", "sandbox", text, sandbox.reason)

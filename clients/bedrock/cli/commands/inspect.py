@@ -110,7 +110,7 @@ def show(conversation: Conversation, *, limit: int, output: str) -> None:
         messages, asyncio.run(_fates(click.get_current_context().find_root().obj, conversation.name, messages))
     )
     if limit and not messages:
-        print_none("It has no messages yet.")
+        print_none("No messages yet.")
     for pending in now.state.approvals:
         transcript.ask(pending, now.working_directory)
     if now.state.kind == "awaiting_tool_approval":
@@ -368,7 +368,7 @@ def cycles(conversation: Conversation, *, limit: int, output: str) -> None:
     With --output json: also the steps and the requests to the model, with their times, tool calls and tokens.
     """
     found = list(islice(conversation.cycles(view="full", newest_first=True), limit))[::-1]
-    print_listing(found, output, CYCLE_COLUMNS, none="It has no runs yet.")
+    print_listing(found, output, CYCLE_COLUMNS, none="No runs yet.")
 
 
 @on_conversation

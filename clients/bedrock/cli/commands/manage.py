@@ -155,7 +155,7 @@ def fork(conversation: Conversation, *, cycle: str, back: int | None) -> None:
         raise click.UsageError("--at and --back are mutually exclusive")
     made = conversation.rewind(back) if back else conversation.fork(cycle)
     its_slug = made.get().slug
-    print_text(f"{its_slug} continues from there; files stay as they are: `bedrock chat -r {its_slug}`")
+    print_text(f"{its_slug} continues from there (files stay as they are): `bedrock chat -r {its_slug}`")
 
 
 @on_conversation

@@ -22,7 +22,7 @@ NOT_RUN = "discarded before it began"
 APPROVAL = "waiting for approval"
 
 # The message about a cancel that the server could not store yet.
-UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
+UNRECORDED = "stopped, but not recorded yet: the server cannot store this now and will try again"
 
 # The labels of states, the same as in the web console (clients/console/format.js). Other states keep their names.
 STATES = {

@@ -60,7 +60,7 @@ def _patches(patches: list[Any], clean: Callable[[str], str]) -> Iterator[str]:
 
 # Maximum columns of a title or a description of a field.
 WORDS_COLUMNS = 100
-NO_SECRETS = "this text comes from the MCP server; do not give it passwords or keys"
+NO_SECRETS = "this text comes from the MCP server; do not enter passwords or keys"
 _YES = frozenset({"y", "yes", "true"})
 _NO = frozenset({"n", "no", "false"})
 
@@ -117,7 +117,7 @@ class QuestionForm:
     def prompt_line(self, paint: Paint) -> SafeText:
         """The line above the prompt: what the next Enter answers, how to decline, and the deadline."""
         return paint.text(
-            paint.careful(self.prompt()), paint.dim(f"  /decline, until {clock_time(self.question.deadline)}")
+            paint.careful(self.prompt()), paint.dim(f"  /decline; answer by {clock_time(self.question.deadline)}")
         )
 
     def prompt(self) -> SafeText:
@@ -151,7 +151,7 @@ class QuestionForm:
         return ""
 
     def _expected(self, field: Mapping[str, Any]) -> list[SafeText]:
-        found = [SafeText(_KINDS.get(str(field.get("type")), "a text"))]
+        found = [SafeText(_KINDS.get(str(field.get("type")), "text"))]
         if choices := choices_of(field):
             listed = (f"{number} {label}" for number, (_, label) in enumerate(choices, 1))
             several = "some of " if field.get("type") == "array" else ""
@@ -162,11 +162,11 @@ class QuestionForm:
         if "default" in field:
             found.append(SafeText("Enter: ") + one_line(literal(_default_text(field["default"])), WORDS_COLUMNS))
         elif self.name not in self._required:
-            found.append(SafeText("Enter leaves it out"))
+            found.append(SafeText("Enter skips this field"))
         return found
 
 
-_KINDS = {"boolean": "y or n", "integer": "a whole number", "number": "a number", "string": "a text"}
+_KINDS = {"boolean": "y or n", "integer": "a whole number", "number": "a number", "string": "text"}
 _BOUNDS = {"minimum": "at least", "maximum": "at most", "minLength": "at least", "maxLength": "at most"}
 
 

@@ -227,7 +227,7 @@ USER_MARK = "> "
 LONG_LINES, FIRST_LINES = 20, 5
 
 SUMMED_UP = "summary of the conversation"
-GO_ON = "it ends here; use `bedrock continue` (/continue in a chat) to continue in a new one"
+GO_ON = "the conversation ends here; use `bedrock continue` (/continue in a chat) to continue in a new one"
 
 _JOB_ENDS = {"killed": "was killed", "lost": "ended with the server"}
 _QUESTION_ENDS = {"timed_out": "no answer in time", "withdrawn": "the question was withdrawn"}
@@ -362,7 +362,7 @@ class Transcript:
             self._write(line)
         if (count := len(self._calls)) > 1:
             self._write(
-                self._paint.dim(f"  one of {count} calls: all run once each is approved; one no skips them all")
+                self._paint.dim(f"  one of {count} calls: all run once each is approved; denying one skips them all")
             )
 
     def ask_person(self, question: Question) -> None:
