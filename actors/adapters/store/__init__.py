@@ -18,13 +18,13 @@ _PYTHONS_SQLITE = "sqlite3"
 def import_peewee() -> None:
     """Import peewee as if its optional modules were missing, which saves 0.25 s and 9 MiB.
 
-    These modules are database drivers and, with pysqlite3, Python's own sqlite3. No other thread may import them
-    meanwhile, so call this before starting threads.
+    These modules are database drivers and, if pysqlite3 is installed, Python's own sqlite3. No other thread may import
+    them during this call, so make it before starting threads.
     """
     unused = (*_UNUSED, _PYTHONS_SQLITE) if find_spec("pysqlite3") else _UNUSED
     hidden = [name for name in unused if name not in sys.modules]
     missing = dict.fromkeys(hidden)
-    sys.modules.update(missing)  # type: ignore[arg-type] # an import fails if the value is None
+    sys.modules.update(missing)  # type: ignore[arg-type] # the value None makes an import fail
     try:
         for module in _MODULES:
             import_module(module)

@@ -1,7 +1,8 @@
 """The changes that a store writes: commits to conversations, and everything else.
 
-A commit is encoded on the caller's thread. The functions that take a session run in a transaction on the thread that
-writes to the database; their exceptions reach the caller. A change is refused if another server owns the conversation.
+A commit is encoded on the thread of the store's caller. The functions that take a session run in a transaction on the
+thread that writes to the database; their exceptions reach the store's caller. A change is refused if another server
+owns the conversation.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ PRUNED_ENTRIES = 500  # maximum number of audit entries that one transaction del
 _ID = Param("id")
 
 
-_CREATE = Insert(Records, PerDatabase(SQL("1"), ALIVE))  # unless this server was declared dead
+_CREATE = Insert(Records, PerDatabase(SQL("1"), ALIVE))  # inserts nothing if this server was declared dead
 _WRITTEN = [getattr(Records, name) for name in (*rows.CHANGING, "log_hash")]
 _UPDATE = Statement(
     Records.update({each: Param(each.name) for each in _WRITTEN}).where(
@@ -108,7 +109,7 @@ _PRUNE_LOG = Statement(
 
 
 class EncodedCommit:
-    """A change that writes a commit. Its rows are already encoded, except for the hashes in event log rows."""
+    """A change that writes a commit. The commit's rows are already encoded, except for the hashes in event log rows."""
 
     def __init__(self, commit: Commit) -> None:
         """Encode the commit. Raises ValueError if the commit is inconsistent; see `check_shape`."""
@@ -122,7 +123,7 @@ class EncodedCommit:
         self.created_at = record.created_at
         self.prompt = record.system_prompt if commit.create else ""
         self.origin, self.begins = (fork.origin, fork.revision) if fork else ("", 0)
-        self.attachments = fork.attachments if fork else ()  # a fork's, copied in earlier transactions
+        self.attachments = fork.attachments if fork else ()  # of a fork; already copied, in earlier transactions
         self.expected_step, self.next_revision = commit.expected_step, rows.next_revision(commit)
         self.spending = commit.spending
         runs = (*(fork.runs if fork else ()), *rows.stopped_runs(commit))
@@ -142,7 +143,7 @@ class EncodedCommit:
         write_alone(session, [self])
 
     def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """The commit's event log rows, chained to the row with the hash `log_hash`, and the last row's hash."""
+        """The commit's event log rows, chained to the row with the hash `log_hash`, and the hash of the last one."""
         linked: list[rows.Row] = []
         for sealed in self._log:
             log_hash, row = sealed.after(log_hash)
@@ -168,9 +169,10 @@ class EncodedCommit:
 def write_together(session: Session, changes: Sequence[EncodedCommit], begin: str) -> set[object]:
     """Write commits to existing conversations in a transaction begun with `begin`, and return those written.
 
-    Only the first commit to each conversation is written, and only if it continues the conversation. If any is refused,
-    none are written and the transaction begins again; a savepoint would cost two more statements for every commit. The
-    caller writes the others one by one, so that each is refused for its own reason.
+    For each conversation, only the first commit is written, and only if it continues from the stored position. If the
+    database refuses any commit, none is written and a new transaction begins; a savepoint would cost two more
+    statements for every commit. The caller then writes the remaining commits one by one, so that each can be refused
+    for its own reason.
     """
     first: dict[str, EncodedCommit] = {}
     for commit in changes:
@@ -204,7 +206,7 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
     Raises FencedError or NotOwnerError for the first commit that does not continue its conversation, or whatever the
     database raises; in either case the caller must roll back.
     """
-    for commit in commits:  # a later one may be to the same conversation
+    for commit in commits:  # one by one, because a later commit may be to the same conversation
         if not commit.created:
             updated, log = _update(session, [commit], {commit.id: commit.check(session)})
             if updated.rowcount != 1:  # the conversation has changed since its head was read
@@ -217,7 +219,7 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
 
 
 def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Head]) -> tuple[Any, list[rows.Row]]:
-    """Update the conversations; return the result, which counts those unchanged since `found`, and their log rows."""
+    """Update the conversations that are unchanged since `found`; return the result, which counts them, and log rows."""
     changed: list[dict[str, object]] = []
     log: list[rows.Row] = []
     for commit in commits:
@@ -242,8 +244,8 @@ def _insert(session: Session, commits: list[EncodedCommit], log: list[rows.Row])
 def add_spendings(session: Session, spendings: list[Spending]) -> None:
     """Add tokens and costs to the sums for principals and days.
 
-    Servers share these rows. They are written just before the commit, so that no server waits long for another, and in
-    sorted order to avoid deadlocks.
+    All servers update the same rows. The rows are written just before the transaction commits, so that no server waits
+    long for another, and in sorted order, to avoid deadlocks.
     """
     tokens, costs = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for each in spendings:
@@ -272,7 +274,7 @@ def _create(session: Session, commit: EncodedCommit, row: rows.Row) -> None:
 
 
 def _insert_conversation(session: Session, parent: str | None, row: rows.Row) -> None:
-    """Insert the row of a new conversation, after removing what is left of a deleted one with its id."""
+    """Insert the row of a new conversation, after removing the remains of a deleted conversation with the same id."""
     removal.remove_all(session, row[0])
     family = _family(session, parent) if parent else row[0]
     if session.insert(_CREATE, [(*row, family, session.me)]) != 1:
@@ -300,8 +302,8 @@ def _check_exists(session: Session, conversation_id: str) -> str:
 def begin_fork(session: Session, fork: EncodedCommit) -> None:
     """Insert the row of a fork whose attachments have yet to be copied; it stays hidden until the fork is complete.
 
-    After a crash, this server removes it at its next start, or another server does. Raises FencedError if the origin
-    does not exist.
+    After a crash, the fork is removed by this server at its next start, or by another server. Raises FencedError if the
+    conversation to fork does not exist.
     """
     _check_exists(session, fork.origin)
     _insert_conversation(session, fork.parent, (*fork.created, None, ""))
@@ -321,7 +323,7 @@ def copy_attachment(session: Session, row: rows.Row) -> None:
 def delete(session: Session, conversation_id: str, audit: Sequence[rows.Row]) -> None:
     """Hide a conversation and its sub-agents, to be removed later, and write the audit entries.
 
-    The commands that created them are kept, so that repeated ones are still recognised.
+    The create commands of these conversations are kept, so that a repeated command is still recognised.
     """
     if removal.hide(session, conversation_id):
         session.insert(INSERT_AUDIT, audit)

@@ -29,9 +29,9 @@ _CREATED = Statement(Commands.select().where(Commands.conversation_id.is_null())
 
 
 def check(session: Session, conversation_id: str) -> tuple[str, ...]:
-    """Describe a conversation's violations; () if there are none, or the conversation is unknown.
+    """Describe a conversation's violations; () if there are none, or if the conversation is unknown.
 
-    Call this in one transaction, on a connection that replaces invalid UTF-8. Raises what the database raises.
+    Call this within a transaction, on a connection that replaces invalid UTF-8. Raises what the database raises.
     """
     conversation = session.execute(_RECORD, id=conversation_id).fetchone()
     if conversation is None:
@@ -55,7 +55,8 @@ def _violations(session: Session, id_: str, row: rows.Row) -> Iterator[str]:
     conversation: dict[str, object] = dict(zip(rows.RECORD, row, strict=True))
     yield from _conversation(conversation, session.execute(_PROMPT, id=id_).fetchone())
     begins = place = rows.beginning(session, id_)
-    # The content of the log: its messages by number, and the revisions at which runs ended and messages left the queue.
+    # What the log contains: messages by number, and the revisions at which runs ended and at which messages left the
+    # queue.
     messages: dict[int, Message] = {}
     stops, fates = set[int](), set[int]()
     for logged in map(rows.LogRow._make, session.execute(rows.LOGGED, id=id_, after=0, limit=ALL)):
@@ -111,7 +112,7 @@ def _follows(place: rows.LogPosition, row: rows.LogRow) -> Iterator[str]:
 
 
 def _ends(what: str, stored: Iterable[rows.Row], logged: set[int], begins: rows.LogPosition) -> Iterator[str]:
-    """Compare the rows about ended runs or settled messages (`what`) with the log; yield each violation.
+    """Compare rows with the log; yield each violation. `what` names their subject: ended runs or settled messages.
 
     `logged` contains the revisions at which these ended according to the log, which is pruned up to `begins`.
     """

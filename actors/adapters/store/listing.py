@@ -1,8 +1,8 @@
 """Builds the queries for lists of conversations and audit entries from filters (see `matches` in the port).
 
-If an index has the order of the list, the list is read in windows, each with a fixed number of successive index
+If there is an index in the order of the list, the list is read in windows, each with a fixed number of successive index
 entries. One query finds where the next window ends; a second query searches the rows in the window. The cost of a call
-is therefore bounded even if no row matches. Every condition is true or false, never NULL, so that a negation is the
+is therefore bounded even if no row matches. Every condition is true or false, never NULL, so that its negation is its
 exact opposite.
 """
 
@@ -32,7 +32,7 @@ from actors.ports import store as port
 from actors.ports.records import AuditFilter, AuditPlace, Outcome
 
 WINDOW = 2_000  # index entries that one query searches if matching needs columns outside the index
-CONTAINS = "contains_folded"  # a function added to SQLite, which itself folds the case of ASCII only
+CONTAINS = "contains_folded"  # a function added to SQLite, whose own functions fold the case of ASCII letters only
 FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower` depends on the locale
 
 # States in which a conversation needs no recovery after a restart; idle sub-agents are an exception.
@@ -52,10 +52,11 @@ RECORDS = (
     .join(Profiles, JOIN.LEFT_OUTER, on=Profiles.conversation_id == Records.id)
 )
 
-# SQLite would prefer any other index to this small one, but it keeps to the order of a cross join.
+# SQLite would prefer any other index to the small index of unsettled conversations, but it does not reorder a cross
+# join.
 _UNSETTLED = Records.select(Records.id).where(IS_UNSETTLED).alias("unsettled")
 
-# Invalid JSON would make the whole list fail.
+# Checks that the profile is valid JSON, because invalid JSON would make the whole list fail.
 _SQLITE_ORIGIN = Case(None, [(fn.json_valid(Profiles.profile), fn.json_extract(Profiles.profile, "$.forked_from"))])
 _PROFILE = (Profiles.conversation_id == Records.id,)
 _FORKED_FROM = fn.coalesce(
@@ -110,16 +111,16 @@ def _sqlite_label(key: str, value: str | None) -> Any:
 
 
 def _postgres_label(key: str, value: str | None) -> Any:
-    """Search for the encoded pair. This is exact, because labels are stored as JSON with one encoding per string."""
+    """Search for the encoded pair. This is exact, because a string has only one encoding in the JSON of labels."""
     pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
     labels = Records.labels
     return (fn.strpos(labels, "{" + pair) == 1) | (fn.strpos(labels, "," + pair) > 0)
 
 
 def window_end(selection: port.Selection, after: port.ListPosition | None, limit: int) -> Statement | None:
-    """The query for the (key, id) at which the next window of index entries ends; it finds no row for the last window.
+    """The query for the (key, id) at which the next window of index entries ends; None if the list has no windows.
 
-    None if the list is not read in windows. `limit` is the page size.
+    The query finds no row if the next window is the last one. `limit` is the page size.
     """
     if not _has_index(selection):
         return None
@@ -137,7 +138,7 @@ def window_end(selection: port.Selection, after: port.ListPosition | None, limit
 def page(
     selection: port.Selection, after: port.ListPosition | None, until: port.ListPosition | None, limit: int
 ) -> Statement:
-    """The query for one page that begins after `after` and ends at `until` at the latest; None means no bound."""
+    """The query for one page of the list, after the position `after` and up to `until`; None means no bound."""
     wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
     order = _ordered(selection)
     if not _has_index(selection):  # Sort only the ids, not whole rows.
@@ -160,7 +161,10 @@ def refuse_broken_texts(row: Row) -> None:
 
 
 def _has_index(selection: port.Selection) -> bool:
-    """Whether the list is read in index order; other indexes find sub-agents and unsettled conversations sooner."""
+    """Whether the list is read in the order of an index.
+
+    Sub-agents and unsettled conversations are found sooner through other indexes.
+    """
     return (
         selection.order.key in _ORDERED_BY_INDEX
         and selection.parent is None
@@ -187,8 +191,8 @@ def _in_index(condition: port.Condition, key: port.OrderKey) -> bool:
 def _halves(selection: port.Selection, indexed: Sequence[port.Condition]) -> list[tuple[port.Condition, ...]]:
     """Split a list into parts that are each sorted in the index; return the additional condition for each part.
 
-    The index on update times begins with `archived`: first all that are not archived, by time, then all others. Returns
-    `[()]` if there is nothing to split.
+    The index on update times begins with `archived`: first all conversations that are not archived, by time, then the
+    archived ones. Returns `[()]` if there is nothing to split.
     """
     if selection.order.key is port.OrderKey.CREATED or any(isinstance(part, port.IsArchived) for part in indexed):
         return [()]
@@ -211,7 +215,7 @@ def _scope(selection: port.Selection) -> list[Any]:
     if _unsettled(selection):
         conditions.append(Records.id == _UNSETTLED.c["id"])
     elif _has_index(selection) and selection.order.key is port.OrderKey.UPDATED:
-        conditions.append(SQL("archived IN (0, 1)"))  # always true; lets the index on `archived` be used
+        conditions.append(SQL("archived IN (0, 1)"))  # always true, but makes the index on `archived` usable
     return conditions
 
 
@@ -268,7 +272,7 @@ def unlogged_query(wanted: AuditFilter, after: AuditPlace | None, limit: int) ->
 
 
 def _sent_by(principal: str) -> Any:
-    """The condition that a principal ("" for none) sent the command of a log row."""
+    """The condition that a log row's command was sent by `principal` ("" for a command without a sender)."""
     found = Case(None, [(fn.json_valid(Log.audit), fn.json_extract(Log.audit, "$.origin.principal"))])
     return PerDatabase(found == principal if principal else found.is_null(), principal == LOG_PRINCIPAL)
 

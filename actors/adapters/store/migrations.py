@@ -1,6 +1,7 @@
 """Applies migrations: files NNNN_name.sql, modules NNNN_name.py with a function `up`, or both, the SQL first.
 
-A migration is recorded by its name. Released ones are never edited, because databases already contain their results.
+A migration is recorded by its name. Released migrations are never edited, because databases already contain their
+results.
 """
 
 from __future__ import annotations
@@ -51,6 +52,6 @@ class Migrations(Runner):  # type: ignore[misc]
 
 
 def statements_of(script: Path) -> list[str]:
-    """The statements in a file; [] if it is missing. Each ends with a semicolon at the end of a line."""
+    """The statements in a file; [] if there is no file. A statement ends with a semicolon at the end of a line."""
     parts = script.read_text(encoding="utf-8").split(";\n") if script.exists() else []
     return [part for part in parts if part.strip()]

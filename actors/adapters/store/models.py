@@ -1,8 +1,8 @@
 """The tables as peewee models: the names, types and order of the columns, which SQLite and PostgreSQL share.
 
 Migrations create the tables, with indexes and constraints. The models are never bound to a database, because `bedrock
-move` opens two; instead, `Statement` compiles a query for the database that executes it. A row's digest covers its
-columns in the order of its model, so that order never changes. docs/contributing.md explains what a new column needs.
+move` opens two; instead, `Statement` compiles a query for the database that executes it. A row's digest covers the
+columns in the order of the model, so that order never changes. docs/contributing.md explains what a new column needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Table(Model):
 
 
 class Records(Table):
-    """The `conversations` table (see ConversationRecord): constant columns, those that commits write, others."""
+    """The `conversations` table (see ConversationRecord): columns that never change, that commits write, and others."""
 
     id = TextField()
     cwd = TextField()
@@ -106,7 +106,7 @@ class Messages(Table):
 
 
 class Log(Table):
-    """One transition of a conversation: its events, its inputs for replay, and a hash that covers the previous row's.
+    """A transition of a conversation: its events, its inputs for replay, and a hash that covers the previous hash.
 
     Revisions grow with steps, so the primary key sorts by both. A transition without events has the same first revision
     as the next one.
@@ -127,7 +127,7 @@ class Log(Table):
 
 
 class Runs(Table):
-    """How a run (the work from a user's message to the end of the answer) ended; kept when the log is pruned."""
+    """The end of a run (the work from a user's message to the end of the answer); kept when the log is pruned."""
 
     conversation_id = TextField()
     revision = Integer()
@@ -155,7 +155,7 @@ class Fates(Table):
 
 
 class Prunings(Table):
-    """The beginning of an event log: after the last pruned row or, for a fork, after the copied history."""
+    """The position at which an event log begins: after the last pruned row or, in a fork, after the copied history."""
 
     conversation_id = TextField()
     step = Integer()
@@ -164,7 +164,10 @@ class Prunings(Table):
 
 
 class Commands(Table):
-    """A command accepted for a conversation (a create command: for a principal), with the answer for repetitions."""
+    """An accepted command, with the answer to give if it is repeated.
+
+    A create command belongs to a principal; any other command belongs to a conversation.
+    """
 
     conversation_id = TextField(null=True)
     principal = TextField(null=True)
@@ -200,8 +203,8 @@ class Spendings(Table):
 class Deletions(Table):
     """A deleted conversation whose rows have not all been removed.
 
-    `depth` grows from 0 with the nesting of sub-agents, of which the deepest are removed first; for an unfinished fork,
-    it is the negated number of its server.
+    `depth` is 0 for the conversation that was deleted, and grows with the nesting of its sub-agents; the deepest are
+    removed first. For an unfinished fork, `depth` is the negated number of the server that makes the fork.
     """
 
     conversation_id = TextField()
@@ -209,7 +212,7 @@ class Deletions(Table):
 
 
 class Audit(Table):
-    """An audit entry that is not in an event log, such as one for a refused call or a conversation's deletion."""
+    """An audit entry that is not in an event log, for example about a refused call or a conversation's deletion."""
 
     id = AutoField()
     at = Timestamp()
@@ -246,8 +249,9 @@ FAMILY, OWNER = _postgres_column(Records, "family"), _postgres_column(Records, "
 LOG_PRINCIPAL, FORKED_FROM = _postgres_column(Log, "principal"), _postgres_column(Profiles, "forked_from")
 POSTGRES_COLUMNS = {Records: (FAMILY, OWNER), Log: (LOG_PRINCIPAL,), Profiles: (FORKED_FROM,)}
 
-# The condition for conversations that must be recovered after a restart. It is SQL, not an expression, because a
-# partial index is used only if a query has the index's condition with the same constants instead of parameters.
+# The condition for conversations that must be recovered after a restart. It is SQL text, not a peewee expression,
+# because a partial index is used only if the query contains the index's condition with the same constants, not with
+# parameters.
 UNSETTLED = (
     "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
 )

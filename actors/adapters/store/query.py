@@ -1,6 +1,7 @@
 """Peewee queries as statements: compiled once for each kind of database, and executed with values bound by name.
 
-Also contains two conditions that most statements have: a conversation is not deleted, and this server owns it.
+Also contains two conditions that most statements need: that a conversation is not deleted, and that this server owns
+it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Statement:
         self._compiled: dict[str, tuple[str, tuple[Any, ...]]] = {}
 
     def on(self, dialect: Database) -> tuple[str, tuple[Any, ...]]:
-        """The statement's text and its parameters in order, which are Params and constants."""
+        """The statement's SQL text, and its parameters in order; each is a Param or a constant."""
         found = self._compiled.get(dialect.param)
         if found is None:
             sql, values = self._query.clone().bind(dialect).sql()
@@ -62,10 +63,10 @@ class Statement:
 
 
 class Insert:
-    """Inserts rows: tuples of a model's columns, followed by those that only PostgreSQL has.
+    """Inserts rows. A row is a tuple of a model's columns, followed by the columns that only PostgreSQL has.
 
-    Many rows share one statement instead of a pipeline, which `executemany` uses: PostgreSQL does not end an idle
-    transaction whose last statements came through libpq's pipeline.
+    One statement inserts several rows. `executemany` would send a pipeline of statements instead, and PostgreSQL does
+    not end an idle transaction whose last statements came through a pipeline.
     """
 
     def __init__(self, model: Any, condition: Any = None, **conflict: Any) -> None:
@@ -98,7 +99,7 @@ class Session(ABC):
     dialect: Database
     me = 1  # the number of this server; SQLite has only one
     shared = False  # whether several servers use the database, so that conversations have owners
-    # The database's exceptions for a refused row, after which no row of the batch is written.
+    # The exceptions that the database raises if it refuses a row; no row of the batch is then written.
     refusals: tuple[type[Exception], ...] = ()
     run: Callable[..., Any]
     """Executes SQL with this database's placeholders and the given values, if any, and returns the cursor."""
@@ -153,18 +154,19 @@ def exists(query: Any) -> Any:
 
 # --- owners of conversations --------------------------------------------------------------------------------------
 
-# In a database that several servers share, a top-level conversation and all its sub-agents (a family) have one owner.
-# With SQLite, this server owns everything.
+# In a database that several servers share, a top-level conversation and all its sub-agents (a family) belong to one of
+# the servers, their owner. With SQLite, this server owns everything.
 
 _ME = Param("me")
 _THEIRS: Any = Nodes.alias()
 
-# The condition that this server was not declared dead. After that, it no longer changes any conversation.
+# The condition that this server was not declared dead. A server that was declared dead no longer changes any
+# conversation.
 ALIVE = exists(Nodes.select(SQL("1")).where(Nodes.incarnation == _ME, ~Nodes.dead))
 # The condition that no living server owns a row of `conversations`.
 #
-# An owner without a row in `nodes` has left. But if its number is greater than this server's, it may be a new server
-# whose row this statement cannot see yet, so it counts as living.
+# An owner that has no row in `nodes` has left the cluster. But an owner whose number is greater than this server's may
+# be a new server whose row this statement cannot see yet, so it counts as living.
 FREE = (
     OWNER.is_null()
     | exists(_THEIRS.select(SQL("1")).where(_THEIRS.incarnation == OWNER, _THEIRS.dead))
@@ -201,7 +203,7 @@ def _heads(count: int) -> Statement:
     return Statement(Records.select(*columns, slug, OWNED).where(*where))
 
 
-_HEADS = [_heads(1 << power) for power in range(8)]  # one for each size to which a batch may be rounded up
+_HEADS = [_heads(1 << power) for power in range(8)]  # one for each size (a power of two) to which a batch is rounded up
 
 
 def heads(session: Session, ids: Sequence[str]) -> dict[str, Head]:
@@ -213,7 +215,7 @@ def heads(session: Session, ids: Sequence[str]) -> dict[str, Head]:
 
 
 def owned_head(session: Session, conversation_id: str) -> Head:
-    """A conversation's head. Raises FencedError if it does not exist, or NotOwnerError if it is not this server's."""
+    """A conversation's head. Raises FencedError (no such conversation) or NotOwnerError (it is not this server's)."""
     head = heads(session, [conversation_id]).get(conversation_id)
     if head is None:
         raise FencedError(f"{conversation_id} does not exist")
@@ -223,7 +225,7 @@ def owned_head(session: Session, conversation_id: str) -> Head:
 
 
 def not_owner(session: Session, conversation_id: str) -> NotOwnerError:
-    """The error for a conversation that is not this server's; names the owner if it is alive."""
+    """The error for a conversation that does not belong to this server; names the owner if that is a living server."""
     row = session.execute(_OWNER_OF, id=conversation_id).fetchone()
     owner = None if row is None else Owner(*row)
     held = "no live node owns it" if owner is None else f"node {owner.incarnation} owns it"

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
 SessionT = TypeVar("SessionT", bound=Session)
 
-READERS = 16  # connections in use at most; further reads wait for a free one
+READERS = 16  # maximum number of connections in use; further reads wait until one is free
 
 _ID = Param("id")
 _KNOWN = (Records.id == _ID) & undeleted(Records.id)
@@ -133,10 +133,13 @@ _STORED_BYTES = tuple(
 
 
 class ReaderPool(ABC, Generic[SessionT]):
-    """Lends up to READERS connections. If they belonged to threads, they would stay open when a thread ends."""
+    """Lends up to READERS connections.
+
+    If each connection belonged to one thread, it would stay open when that thread ends.
+    """
 
     def __init__(self) -> None:
-        self._places: LifoQueue[SessionT | None] = LifoQueue()  # None where no connection is open
+        self._places: LifoQueue[SessionT | None] = LifoQueue()  # None stands for a connection that is not open
         for _ in range(READERS):
             self._places.put(None)
         self._closed = False
@@ -166,11 +169,11 @@ class ReaderPool(ABC, Generic[SessionT]):
 
     @abstractmethod
     def _usable(self, session: SessionT | None, texts: str) -> SessionT:
-        """Return the idle session, or close it and return a new one in its place."""
+        """Return `session` if it is usable. Otherwise open a new one and return that."""
 
     @abstractmethod
     def _explained(self, error: BaseException) -> ports.StoreError | None:
-        """Convert an error to an exception of the store port; return None for one that is not the database's."""
+        """Convert a database error to an exception of the store port; return None for any other error."""
 
     def close(self) -> None:
         self._closed = True
@@ -389,7 +392,7 @@ class StoreReads(ABC):
         return None if row is None else self._record(session, row)
 
     def _record(self, session: Session, row: rows.Row) -> ports.ConversationRecord:
-        """Convert a row; an unreadable state is replaced by an Idle one, rebuilt from messages and agents."""
+        """Convert a row. An unreadable state is replaced by an Idle state rebuilt from messages and sub-agents."""
         record, intact = rows.record_of(row)
         if intact:
             return record

@@ -2,11 +2,11 @@
 
 A deletion only hides conversations: they are recorded in the `deletions` table, lose their slug, and get an epoch so
 high that every later change is refused. Their rows are removed afterwards in slices, so that no caller waits for the
-removal of a conversation with many sub-agents. After a crash, this server resumes the removal at its next start, or
-another server does.
+removal of a conversation with many sub-agents. After a crash, the removal is resumed by this server at its next start,
+or by another server.
 
-An unfinished fork is hidden in the same way. Its rows are removed only if the fork is abandoned, after a crash, or once
-the server making the fork is dead.
+An unfinished fork is hidden in the same way. The fork's rows are removed if it is abandoned, after a crash, or once the
+server that was making it is dead.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from actors.adapters.store.query import Insert, Param, PerDatabase, Session, Sta
 from actors.adapters.store.rows import LogPosition, LogRow, hash_of, place_after
 from actors.ports import FencedError, StoreDamagedError
 
-# The limits of a slice. Waiting changes are written only between slices, and a slice's commit may have to write a page
-# for each removed row.
+# The limits of a slice, which is one transaction. They are low because waiting changes are written only between slices,
+# and a slice's commit may have to write a page for each removed row.
 SLICE_SECONDS, SLICE_ROWS = 0.005, 64
 _NO_EPOCH = (1 << 63) - 1  # greater than the epoch of any actor, so that all its commits are refused
 
@@ -50,11 +50,12 @@ _IS_DELETED = Deletions.conversation_id == _ID
 def _removing(model: Any, count: int, *keys: Any) -> Statement:
     """The statement that removes up to `count` rows of a deleted conversation; `keys` is their primary key."""
     some = model.select(*keys).where(model.conversation_id == _ID).limit(count)
-    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # it may have been created anew
+    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # the id may have been used for a new conversation
     return Statement(model.delete().where(Tuple(*keys).in_(some), still))
 
 
-# A slice's limits are checked only after each statement, so each removes few rows; attachments may be large.
+# A slice's limits are checked only after each statement, so each statement removes few rows; of attachments, which may
+# be large, only one.
 _REMOVE = (
     _removing(Messages, 16, Messages.id),
     _removing(Log, 16, Log.conversation_id, Log.first_revision, Log.step),
@@ -66,7 +67,7 @@ _REMOVE = (
 _REMOVE_CONVERSATION = Statement(
     Records.delete().where(Records.id == _ID, exists(Deletions.select(SQL("1")).where(_IS_DELETED)))
 )
-_FORGET = Statement(Deletions.delete().where(_IS_DELETED))  # SQLite does this itself, with the conversation
+_FORGET = Statement(Deletions.delete().where(_IS_DELETED))  # in SQLite, a cascade has already done this
 
 _DELETED = Deletions.select(Deletions.conversation_id)
 _NEXT = Statement(_DELETED.where(Deletions.depth >= 0).order_by(Deletions.depth.desc()).limit(1))
@@ -98,7 +99,7 @@ _HIDE = Statement(
 )
 _HIDE_UNFINISHED = Insert(Deletions)
 _UNFINISHED = _IS_DELETED & (Deletions.depth == Param("mark"))
-# In both databases, an update that changes nothing locks the row.
+# Locks the row: in both databases, an update does so even if it changes nothing.
 _HELD = Statement(Deletions.update({Deletions.depth: Param("mark")}).where(_UNFINISHED))
 _SHOW_UNFINISHED = Statement(Deletions.delete().where(_UNFINISHED))
 _ABANDON = Deletions.update({Deletions.depth: 0})
@@ -119,7 +120,7 @@ class _Budget(Struct):
 
 
 def hide(session: Session, conversation_id: str) -> bool:
-    """Mark a conversation and its sub-agents for removal; False if there is none. Raises NotOwnerError."""
+    """Mark a conversation and its sub-agents for removal; False if it does not exist. Raises NotOwnerError."""
     try:
         if session.shared:  # keeps other servers from adding a sub-agent
             session.execute(_LOCK_FAMILY, id=conversation_id).fetchall()
@@ -155,12 +156,12 @@ def hide_unfinished(session: Session, conversation_id: str) -> None:
 
 
 def hold_unfinished(session: Session, conversation_id: str) -> bool:
-    """Whether this server's fork is unfinished; if so, others cannot abandon it before this transaction ends."""
+    """Whether this server's fork is unfinished. If so, no other server can abandon it before this transaction ends."""
     return bool(session.execute(_HELD, id=conversation_id, mark=-session.me).rowcount)
 
 
 def show_unfinished(session: Session, conversation_id: str) -> bool:
-    """Make a fork visible that this server has finished; return False if it was not hidden."""
+    """Make a fork visible that this server has just finished; return False if it was not hidden (it was abandoned)."""
     return bool(session.execute(_SHOW_UNFINISHED, id=conversation_id, mark=-session.me).rowcount)
 
 
@@ -189,16 +190,16 @@ def _remove(session: Session, conversation_id: str, budget: _Budget) -> bool:
 
 # --- the pruning of logs ------------------------------------------------------------------------------------------
 
-PRUNED_ROWS = 256  # maximum rows per batch. While a batch is deleted, no other change can be written.
-# Approximate maximum number of characters per batch. A large row takes several pages, all of which must be freed.
+PRUNED_ROWS = 256  # maximum rows per batch. It is low because no other change can be written while a batch is deleted.
+# Approximate maximum number of characters per batch. A large row occupies several pages, all of which must be freed.
 CHARACTERS = 4 * 1024 * 1024
 
 
 def prunable(begins: LogPosition, log: Iterable[LogRow], before_revision: int, older_than: int | None) -> list[LogRow]:
-    """The next rows to prune, oldest first, after the position `begins`.
+    """The next log rows to prune, oldest first, after the position `begins`.
 
     Their events precede `before_revision`, and they are older than `older_than` (ms since 1970). Raises
-    StoreDamagedError for a log that fails verification, which is kept as evidence.
+    StoreDamagedError if the log fails verification; a damaged log is not pruned, because it is evidence.
     """
     going: list[LogRow] = []
     characters, place = 0, begins

@@ -3,11 +3,11 @@
 A row has the columns of its model, in order. Values without a column are encoded as JSON by msgspec.
 
 The rows of the event log (one for each transition) form a hash chain: a row's hash is SHA-256 over the row's content
-followed by the hash of the previous row. The thread that wants to commit hashes the content in advance. Only the thread
-that writes to the database knows the previous row, but all that is left to hash are the 64 bytes of that row's hash.
+followed by the hash of the previous row. The caller's thread hashes the content in advance. Only the thread that writes
+to the database knows the previous row, but it has only the 64 bytes of that row's hash left to add.
 
-The tables `runs` (every run that has ended) and `fates` (every message to a busy agent that no longer waits) are kept
-when the log is pruned. Together with the messages, they contain everything that clients need from a pruned log.
+The tables `runs` (every run that has ended) and `fates` (every message to a busy agent that has left the queue) are
+kept when the log is pruned. Together with the messages, they contain everything that clients need from a pruned log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FIXED, CHANGING = RECORD[: RECORD.index("state")], RECORD[RECORD.index("state") 
 
 _NUMBERS = ("created_at", "state_updated_at", "updated_at", "epoch", "step", "revision")
 
-_ACTOR_KINDS = {MessageType.USER: "human", MessageType.AGENT: "llm_agent"}  # all others are "system"
+_ACTOR_KINDS = {MessageType.USER: "human", MessageType.AGENT: "llm_agent"}  # all other types are "system"
 _TYPES = {kind.value: kind for kind in MessageType}
 
 Row = tuple[Any, ...]
@@ -73,7 +73,8 @@ class Display(Struct, frozen=True, omit_defaults=True):
 
 _encode = json.Encoder().encode
 _STATE = json.Decoder(StoredState)
-# msgspec inspects a type on its first use, which is here: if two threads did so at once, the process would crash.
+# msgspec inspects a type on its first use. These decoders make it do so here, because the process would crash if two
+# threads first used a type at the same time.
 _INSPECTED = json.Decoder(Attachment), json.Decoder(ConversationRecord)
 # The columns of a conversation that contain JSON, except for its state.
 _JSON: dict[str, json.Decoder[Any]] = {
@@ -88,7 +89,7 @@ _USAGE = json.Decoder(Usage)
 
 
 def digest_of(values: Sequence[object]) -> str:
-    """SHA-256 of a row's other values as a JSON array (bytes in base64, NULL as ""), to detect later changes."""
+    """The digest of a row's other values, to detect changes: SHA-256 of a JSON array (bytes in base64, NULL as "")."""
     return hashlib.sha256(_encode(["" if value is None else value for value in values])).hexdigest()
 
 
@@ -266,11 +267,11 @@ class LogRow(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """An encoded event log row with the digest of its content, but without its own hash or the previous row's."""
+    """An encoded event log row with the digest of its content, but without its own hash and the previous row's hash."""
 
     # The first six columns of the table, from `conversation_id` to `count`.
     numbers: tuple[str, int, int, int, int, int]
-    texts: tuple[str | None, ...]  # the columns from `notifications` on, and who sent the command; "" for none
+    texts: tuple[str | None, ...]  # the columns from `notifications` on, and the command's sender ("" for none)
     digest: hashlib._Hash
 
     def after(self, prev_hash: str) -> tuple[str, tuple[str | int | None, ...]]:
@@ -280,7 +281,7 @@ class Sealed(NamedTuple):
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
-    """Encode and digest an entry before its commit is queued, so that the writing thread need not."""
+    """Encode and digest an entry before its commit is queued, so that the writing thread need not do so."""
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
     context = entry.context or b""
@@ -318,8 +319,8 @@ def _link(digest: hashlib._Hash, prev_hash: str) -> str:
 def check_shape(part: Commit) -> None:
     """Raise ValueError unless the commit is consistent in itself.
 
-    Steps and revisions must have no gaps and must end with the record's. A commit that creates a conversation must
-    begin with step 1; only such a commit can be a fork.
+    Steps and revisions must have no gaps and must end with the step and revision of the record. A commit that creates a
+    conversation must begin with step 1; only such a commit can be a fork.
     """
     step, revision = part.expected_step, next_revision(part)
     for entry in part.log:
@@ -337,7 +338,7 @@ def check_shape(part: Commit) -> None:
 
 
 def next_revision(part: Commit) -> int:
-    """The revision of the commit's first event, which must follow the stored one."""
+    """The revision of the commit's first event, which must follow the stored revision."""
     return part.log[0].first_revision if part.log else part.record.revision + 1
 
 
@@ -392,7 +393,7 @@ def settled_inputs(part: Commit) -> Iterator[SettledInput]:
 
 
 def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]:
-    """The row for a run that ended; its `message` is the error of a failed run, and the output of any other."""
+    """The row for a run that ended; its `message` is the error of a failed run, or the output of any other run."""
     stop = ended.stop
     values = (
         conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message or stop.output,
@@ -432,7 +433,7 @@ def fate_of(row: tuple[Any, ...]) -> SettledInput:
 
 
 class LogPosition(NamedTuple):
-    """A position in a log: the step, last revision and hash of the row before it; 0 and "" at the very beginning."""
+    """A position in a log: the step, last revision and hash of the preceding row; 0 and "" at the very beginning."""
 
     step: int = 0
     revision: int = 0
@@ -447,7 +448,7 @@ _PRUNED = Statement(of_conversation(Prunings))
 
 
 def beginning(session: Session, conversation_id: str) -> LogPosition:
-    """The recorded position at which a stored event log begins: rows before it were pruned, not lost."""
+    """The recorded position at which a stored event log begins; it shows that earlier rows were pruned, not lost."""
     row = session.execute(_PRUNED, id=conversation_id).fetchone()
     return LogPosition(*row[1:]) if row else LogPosition()
 
@@ -482,9 +483,9 @@ def entry_of(row: Row) -> AuditEntry:
 
 
 def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
-    """The audit entry in a log row; without an origin and with the reason "UNREADABLE" if it cannot be decoded.
+    """The audit entry in a log row. An entry that cannot be decoded gets no origin and the reason "UNREADABLE".
 
-    Raises ValueError if the row does not belong in the trail.
+    Raises ValueError if the row does not belong in the audit trail.
     """
     refuse_non_numbers(at, step)
     try:

@@ -43,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_BATCH = 128  # maximum changes per batch, which limits how long a change waits for those before it
-WORK_EVERY = 1_000  # how many changes callers write before the writer's thread does due background work
-TIDY_SECONDS = 0.25  # seconds between slices of background work while there are always waiting changes
+MAX_BATCH = 128  # maximum changes per batch; limits how long a change waits for the changes before it
+WORK_EVERY = 1_000  # after how many changes written by callers the writer's thread does background work that is due
+TIDY_SECONDS = 0.25  # seconds between slices of background work while changes keep arriving
 
 
 class Ticket:
@@ -72,7 +72,7 @@ class Ticket:
 
 
 class Writer(ABC):
-    """Writes the queued changes over one connection, which it owns until `close`."""
+    """Writes the queued changes over one connection, which only this writer uses."""
 
     _begin = "BEGIN"
     _unavailable: type[StoreUnavailableError] = StoreUnavailableError
@@ -82,8 +82,8 @@ class Writer(ABC):
     ) -> None:
         """Create the thread, which the subclass starts at the end of its constructor.
 
-        `written` is called after each batch with the number of changes and the seconds that writing them took; it must
-        not raise. Background work is due after `longest_wait` seconds at the latest.
+        `written(changes, seconds)` is called after each batch with the number of changes and how long writing them
+        took; it must not raise. Background work is due after `longest_wait` seconds at the latest.
         """
         self._faults = faults
         self._longest_wait = longest_wait
@@ -95,7 +95,7 @@ class Writer(ABC):
         self._due = threading.Condition()  # guards the queues and _closing; notified when there is something to do
         self._urgent: deque[Ticket] = deque()
         self._normal: deque[Ticket] = deque()
-        self._asking = False  # whether the writer's thread waits for _writing, so that callers leave it alone
+        self._asking = False  # whether the writer's thread waits for _writing; if so, callers do not take it
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
@@ -144,11 +144,11 @@ class Writer(ABC):
             self._due.notify()
         self._thread.join()
 
-    # --- what differs between the databases; all while holding _writing -----------------------------------------
+    # --- the differences between the databases; called while _writing is held -----------------------------------------
 
     @abstractmethod
     def _ready(self) -> Session:
-        """The session, on which a transaction can begin. Raises StoreUnavailableError."""
+        """The session, ready for a transaction to begin. Raises StoreUnavailableError."""
 
     @abstractmethod
     def _refused(self, error: Exception) -> Exception | None:
@@ -156,11 +156,11 @@ class Writer(ABC):
 
     @abstractmethod
     def _failed(self, batch: list[Ticket], error: BaseException) -> str:
-        """Recover from a failed transaction; log and return what its callers should know."""
+        """Recover from a failed transaction; log the failure, and return its text for the callers of the changes."""
 
     @abstractmethod
     def _committed(self) -> None:
-        """Check that the transaction was written to where it belongs. Raises StoreUnavailableError."""
+        """Check after a commit that it went to the right database. Raises StoreUnavailableError."""
 
     def _remove_slice(self, session: Session) -> bool:
         """Do some background work within a transaction; return whether any is left."""
@@ -273,9 +273,10 @@ class Writer(ABC):
         session.run("RELEASE change")
 
     def _tidy(self, batch: int) -> bool:
-        """Do a slice of background work if one is due; return whether it was.
+        """Do a slice of background work if one is due; return whether one was due.
 
-        It is due if requested, and nothing was written or the last slice was a while ago.
+        A slice is due if background work was requested and either `batch` is 0 (no changes were written just now) or
+        the last slice was at least TIDY_SECONDS ago.
         """
         due = self._tidying and (not batch or time.monotonic() - self._tidied_at >= TIDY_SECONDS)
         if due:
@@ -291,7 +292,7 @@ class Writer(ABC):
         return due
 
     def _abandon(self) -> None:
-        """After an error that no single change caused, refuse all further changes and wake all waiting callers."""
+        """After an error not caused by a single change, refuse all further changes and wake all waiting callers."""
         _log.critical("the store's writer failed; nothing can be written until the server restarts", exc_info=True)
         with self._due:
             self._closing = True
@@ -305,7 +306,7 @@ class Writer(ABC):
 
 
 def refusal(constraint: str) -> StoreError:
-    """The exception for a violated constraint: its name in PostgreSQL, its columns in SQLite's message."""
+    """The exception for a violated constraint, given its name (PostgreSQL) or a message with its columns (SQLite)."""
     if "conversations.slug" in constraint or "conversations_slug" in constraint:
         return SlugTakenError(constraint)
     if any(name in constraint for name in ("commands.", "commands_", "messages.id", "messages_pkey")):
@@ -317,10 +318,10 @@ class SqlStore(StoreReads):
     """Implements ports.Store, except for the differences between the databases. Thread-safe."""
 
     def __init__(self, writer: Writer, readers: ReaderPool[Any], closing: ExitStack) -> None:
-        """`writer` writes the changes; `close` closes `closing`."""
+        """`writer` writes the changes; `close` closes the resources in `closing`."""
         super().__init__(readers)
         self._writer = writer
-        # Held while a fork's attachment is copied, so that no transaction contains attachments of two forks.
+        # Held while an attachment is copied into a fork, so that no transaction contains attachments of two forks.
         self._copying = threading.Lock()
         self._close_once = threading.Lock()  # a second, concurrent close returns only after the first
         self._closing = closing
@@ -339,9 +340,9 @@ class SqlStore(StoreReads):
             raise
 
     def _prepare(self, fork: EncodedCommit) -> None:
-        """Copy attachments into a hidden fork, each in its own transaction, so that others can write in between.
+        """Copy attachments into a hidden fork, each in its own transaction, so that other changes can come in between.
 
-        Raises FencedError if the origin does not exist, and other StoreErrors.
+        Raises FencedError if the conversation to fork does not exist, and other StoreErrors.
         """
         self._writer.write(partial(changes.begin_fork, fork=fork))
         for attachment_id in fork.attachments:

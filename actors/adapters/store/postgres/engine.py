@@ -30,10 +30,11 @@ _log = logging.getLogger(__name__)
 OLDEST = 13  # the oldest supported version of PostgreSQL
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 5  # maximum seconds that a statement waits for a row that another server has locked
-STATEMENT_SECONDS = 60  # maximum seconds that a statement may take. Sums over all of a principal's rows take longest.
+STATEMENT_SECONDS = 60  # maximum seconds that a statement may take. Sums over a principal's rows take longest.
 # Maximum seconds between two statements of a transaction; after that, the database aborts the transaction.
 #
-# A server that is suspended within a transaction thus delays others for less time than they wait for a locked row.
+# This is less than LOCK_SECONDS: if a server is suspended within a transaction, its row locks end before other servers
+# give up waiting for them.
 IDLE_SECONDS = 3
 
 # Default parameters of a connection; the parameters in a database URL override them.
@@ -46,8 +47,8 @@ _DEFAULTS = {
     "tcp_user_timeout": "20000",
     "application_name": "bedrock",
 }
-# Session settings. Commits must be on disk before they are acknowledged. Sequential scans are discouraged, because
-# without statistics, as in a new database, the planner prefers them although every statement has an index.
+# Session settings. Commits must be on disk before they are acknowledged. Sequential scans are discouraged: every
+# statement has an index, but the planner prefers sequential scans while it has no statistics, as in a new database.
 _SETTINGS = f"""
 SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        set_config('statement_timeout', '{STATEMENT_SECONDS}s', false),
@@ -160,7 +161,7 @@ class PostgresConnection(Session):
     def ended(self) -> bool:
         """Whether the database has closed this idle connection.
 
-        It has if any data other than a TLS session ticket has arrived.
+        A connection counts as closed if any data other than a TLS session ticket has arrived.
         """
         if self._connection.closed or not _is_readable(self._connection.fileno()):
             return self._connection.closed
@@ -185,7 +186,7 @@ class PostgresConnection(Session):
 
 class _TextDumper(StrDumperUnknown):
     def dump(self, obj: str) -> Any:
-        # Two searches for a character are faster than one regular expression.
+        # Two searches for single characters are faster than one regular expression.
         return super().dump(obj.translate(_ESCAPES) if "\x00" in obj or "\x01" in obj else obj)
 
 
@@ -238,7 +239,7 @@ def database_outages() -> OutageLog:
 
 
 def unfitness(version: int, encoding: str, read_only: bool) -> StoreError | None:
-    """The error for unsuitable FITNESS values (DatabaseAwayError for a read-only database), or None."""
+    """The error for unsuitable values of FITNESS (DatabaseAwayError for a read-only database); None if suitable."""
     if version < OLDEST:
         return StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":
@@ -263,7 +264,7 @@ def explained(error: BaseException) -> StoreError | None:
 
 
 def words(error: BaseException) -> str:
-    """An error's message on one line; PostgreSQL's without the statement, its values or the library's questions."""
+    """An error's message on one line. PostgreSQL's lose the statement, its values and the library's questions."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return " ".join(re.sub(r"\n\t.*", "", primary or str(error) or type(error).__name__).split())
 
@@ -296,7 +297,7 @@ class Readers(ReaderPool[PostgresConnection]):
             if not session.ended:
                 return session
             session.close()  # the connection was lost while it was in the pool
-        # Reads lock nothing, and rows are verified between two statements of a transaction.
+        # The pause between two statements may be long, because reads lock nothing, and rows are verified in that time.
         return connect(self._address, self._me, idle_seconds=STATEMENT_SECONDS)
 
     def _explained(self, error: BaseException) -> StoreError | None:

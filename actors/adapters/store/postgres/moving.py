@@ -32,7 +32,7 @@ class Moved(NamedTuple):
     to: str  # the URL of the PostgreSQL database, without the password
 
 
-# The sort columns of tables that are not sorted by their first column.
+# The columns to sort by, for the tables that are not sorted by their first column.
 _KEYS: dict[Any, tuple[Any, ...]] = {
     models.Log: (models.Log.conversation_id, models.Log.first_revision, models.Log.step),
     models.Runs: (models.Runs.conversation_id, models.Runs.revision),
@@ -59,8 +59,8 @@ SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM audit),
 def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
     """Copy the SQLite database in `directory` into an empty PostgreSQL database, in one transaction.
 
-    The old database is not changed, but a mark then prevents opening it. `documents`, such as the list of tokens, are
-    stored, too. Raises MoveError, StoreUnusableError or DataDirectoryBusyError.
+    The old database is not changed, but a mark in its directory then prevents opening it. `documents`, such as the list
+    of tokens, are stored, too. Raises MoveError, StoreUnusableError or DataDirectoryBusyError.
     """
     if not (directory / FILE).is_file():
         raise MoveError(f"no database in {directory}")
@@ -136,7 +136,7 @@ def _more(source: Session) -> dict[Any, Callable[[Any], tuple[str | None, ...]]]
         top = str(row[0])
         while (parent := parents.get(top)) is not None:
             top = parent
-        return top, None  # without an owner at first
+        return top, None  # None: at first, the family has no owner
 
     def forked_from(row: Any) -> tuple[str, ...]:
         try:

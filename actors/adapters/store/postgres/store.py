@@ -1,7 +1,7 @@
 """The store on PostgreSQL: how it differs from that on SQLite, and how it is opened.
 
 If the connection is lost during a transaction, it is unknown whether the database committed the transaction. The
-callers get an error that says so, and must read the stored state.
+callers whose changes it contained get an error that says so, and must read the stored state.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from actors.adapters.store.store import SqlStore, Ticket, Writer, refusal
 from actors.common.machine import OutageLog
 from actors.ports import ConversationRecord, DatabaseAwayError, FaultPoints, NoFaultPoints, StoreUnavailableError
 
-# Seconds between searches for deleted conversations that still have rows; also the pause after a failed removal.
+# Seconds between searches for deleted conversations whose rows remain; also the pause after a failed removal.
 #
 # The searches are needed because other servers delete conversations, too.
 LOOK_SECONDS = 60.0
 
 
 class PostgresWriter(Writer):
-    """Writes the queued changes over one connection, which it owns until `close`."""
+    """Writes the queued changes over one connection, which only this writer uses."""
 
     _unavailable = DatabaseAwayError
 
@@ -102,7 +102,7 @@ class PostgresWriter(Writer):
         self._disconnect()
 
     def _disconnect(self) -> None:
-        """Close the connection; the database then rolls back an open transaction."""
+        """Close the connection. If a transaction is open, the database then rolls it back."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -136,7 +136,7 @@ class PostgresStore(SqlStore):
 def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
     """Take over a top-level conversation with all its sub-agents; None if it does not exist.
 
-    Returns those with unfinished work, or () if the family already belonged to this server. Raises NotOwnerError.
+    Returns the ids of those with unfinished work, or () if they already belonged to this server. Raises NotOwnerError.
     """
     taken: list[tuple[str, bool]] = []
     for attempt in ("look", "claim"):
@@ -145,7 +145,7 @@ def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
         head = heads(session, [conversation_id]).get(conversation_id)
         if head is None:
             return None
-        if head.owned:  # perhaps because another thread of this server has just claimed it
+        if head.owned:  # on "look", too: another thread of this server may have just claimed it
             return tuple(id_ for id_, unsettled in taken if unsettled)
     raise not_owner(session, conversation_id)
 
@@ -161,8 +161,9 @@ def open_postgres(
     """Open the store in a migrated database. Raises StoreUnusableError.
 
     `me` is this server's incarnation, which must be in the `nodes` table before the server writes. The fault points
-    store.before_begin, store.before_commit and store.after_commit are hit on the writing thread. `written` is called
-    there after each batch with the number of changes and the seconds that writing them took.
+    store.before_begin, store.before_commit and store.after_commit are hit on the writing thread. `written(changes,
+    seconds)` is called on that thread after each batch; its arguments are the number of changes and how long writing
+    them took.
     """
     address = address_of(url)
     with ExitStack() as opened:

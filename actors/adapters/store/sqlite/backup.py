@@ -43,8 +43,8 @@ class BackupError(Exception):
 def part_of(target: Path) -> Generator[Path]:
     """Yield an empty file next to `target`, for the caller to fill and rename; it is removed if the block raises.
 
-    The file is locked, so that the next call can overwrite what a killed process left. Raises BackupError while another
-    process writes the file, or OSError.
+    The file is locked while it is written, so a file that is not locked was left by a killed process and can be
+    overwritten. Raises BackupError if another process is writing the file, or OSError.
     """
     part = target.with_name(target.name + PART)
     held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -64,7 +64,7 @@ def part_of(target: Path) -> Generator[Path]:
 
 
 def _remove_logs_of(part: Path) -> None:
-    """Remove SQLite log files left by a killed process, because SQLite would apply them to the new database."""
+    """Remove log files that a killed process left, because SQLite would apply them to the new database."""
     for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{part}{suffix}").unlink(missing_ok=True)
 
@@ -82,7 +82,7 @@ def _lock(held: int, part: Path) -> None:
 
 MAX_DAMAGED = 8  # maximum number of damaged conversations (or other damaged objects) that a restore reports
 
-PAGES = 1_024  # pages copied per step. Ctrl-C takes effect between two steps.
+PAGES = 1_024  # pages copied per step. Ctrl-C takes effect only between two steps.
 
 # URI parameters for reading a database: _LIVE if other processes may write to it, _AT_REST if none do.
 _LIVE, _AT_REST = "mode=ro", "immutable=1"
@@ -111,7 +111,7 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     """Write a snapshot of the database to the file `target`, which only its owner can read.
 
     The copy is made in one read transaction, which does not block a server but lets the write-ahead log grow. Raises
-    BackupError, TargetExistsError without `replace`, or StoreUnusableError for a newer or moved database.
+    BackupError, TargetExistsError (unless `replace`), or StoreUnusableError for a newer or moved database.
     """
     refuse_moved(directory)
     source, target = directory / FILE, target.resolve()
@@ -136,8 +136,8 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
 def restore(backup: Path, directory: Path, *, replace: bool = False, accept_damage: bool = False) -> Copied:
     """Verify `backup` by digests and hash chains, and copy it into the data directory as its database.
 
-    With `replace`, an existing database is kept next to it, under a name with the date. Raises BackupError,
-    DamagedBackupError without `accept_damage`, StoreUnusableError for a newer file or moved content, or
+    With `replace`, an existing database is kept next to the new one, under a name with the date. Raises BackupError,
+    DamagedBackupError (unless `accept_damage`), StoreUnusableError for a newer file or moved content, or
     DataDirectoryBusyError.
     """
     _refuse_if_no_backup(backup)
@@ -204,7 +204,7 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 
 def _reading(path: Path, how: str) -> closing[SqliteDatabase]:
-    """Open a connection that cannot write; unlike others, it does not checkpoint the log if it is the last to close."""
+    """Open a connection that cannot write. Unlike others, it does not checkpoint the log when it closes last."""
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
     database.connect()

@@ -24,12 +24,12 @@ from actors.ports import DataDirectoryBusyError, StoreUnusableError
 
 _log = logging.getLogger(__name__)
 
-MARKER = "initialized"  # the name of the file which records that the directory has contained a database
+MARKER = "initialized"  # the name of the file that records that the directory has contained a database
 _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
 """
-MOVED = "moved"  # the file with the URL of the database that this directory's conversations were moved to
+MOVED = "moved"  # the name of the file with the URL of the database to which the conversations were moved
 _LOCK_ATTEMPTS = 25
 _LOCK_PAUSE = 0.01  # seconds between two attempts to take a lock
 _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP})
@@ -38,8 +38,8 @@ _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 class DataDirectory:
     """A data directory that this process keeps locked until `close` or until the process ends.
 
-    One lock is on the directory, where it survives removal of the lock file; the other is on the file `lock`, which
-    contains the process id.
+    One lock is on the directory itself, so that it remains if the lock file is removed; the other is on the file
+    `lock`, which contains the process id.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,7 +79,7 @@ class DataDirectory:
         self._lock_file: Inode = inode_of(lock_file)
 
     def check_lock_file(self) -> None:
-        """Log an error when the lock file is first found removed or replaced. The directory itself stays locked."""
+        """Log an error when the lock file is first found removed or replaced. The directory itself remains locked."""
         missed = inode_at(self.path / "lock") != self._lock_file
         if missed and not self._lock_file_missed:
             _log.critical(
@@ -166,7 +166,7 @@ def _lock_directory(directory: int) -> None:
         _log.warning("this file system cannot lock directories; do not remove the lock file while a server is running")
 
 
-# --- the disk's room ----------------------------------------------------------------------------------------------
+# --- disk space ----------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -241,7 +241,7 @@ class DiskReserve:
         return self.open_with(opening)
 
     def make(self) -> None:
-        """Create the reserve file if the disk has room for twice its size, or has one already. A failure is logged."""
+        """Create the reserve file unless it exists or the disk has no room for twice its size. A failure is logged."""
         if not self.scarce:
             return
         try:
@@ -283,7 +283,7 @@ class DiskReserve:
         return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
-        """If there is no reserve file, return up to GIVE_BACK_PAGES free pages to the file system; False if none."""
+        """If the reserve is missing, return up to GIVE_BACK_PAGES free pages to the file system; False if none."""
         if not self.scarce:
             return False
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -294,7 +294,7 @@ class DiskReserve:
         return bool(left < free)
 
     def close(self) -> None:
-        """If the reserve file was released, create one for the next start, smaller if the disk is nearly full."""
+        """If the reserve file was released, create a new one for the next start, smaller if the disk is nearly full."""
         if not self._released:
             return
         try:

@@ -86,7 +86,7 @@ def raw(database: SqliteDatabase) -> sqlite3.Connection:
 
 
 def decode_texts(connection: sqlite3.Connection, errors: str) -> None:
-    """From now on, decode invalid UTF-8 with the error handler `errors`."""
+    """Make the connection decode invalid UTF-8 with the error handler `errors`."""
     # SQLite's own decoder is strict and fast.
     connection.text_factory = str if errors == "strict" else lambda text: text.decode(errors=errors)
 
@@ -101,7 +101,7 @@ def open_writer(path: Path) -> SqliteDatabase:
     database = SqliteDatabase(
         str(path),
         pragmas={
-            "wal_autocheckpoint": WAL_PAGES,  # first, or a commit would checkpoint at the default of 1,000 pages
+            "wal_autocheckpoint": WAL_PAGES,  # set first; until then, commits checkpoint at the default of 1,000 pages
             # set only for a new file, because setting it writes to the file, which fails on a full disk
             **({} if _has_content(path) else {"auto_vacuum": INCREMENTAL}),
             "journal_mode": "wal",

@@ -44,18 +44,18 @@ WATCH_SECONDS = 1.0  # seconds between two checks of the open files while nothin
 
 # --- the write-ahead log ----------------------------------------------------------------------------------
 
-# A checkpoint copies its pages into the database file.
+# A checkpoint copies the log's pages into the database file.
 
 # Length of the log in pages beyond which a checkpoint also truncates it, waiting for readers if necessary.
 PAGES = 32_768
-# Maximum seconds that a checkpoint waits for readers before it truncates the log.
+# Maximum seconds that a checkpoint waits for readers so that it can truncate the log.
 #
 # The time is short because writers have to wait, too. If it is not enough, the next checkpoint tries again.
 CUT_SECONDS = 0.1
 
 
 class WriteAheadLog:
-    """The write-ahead log of the only writing connection, which it closes. Call only while holding the write lock."""
+    """The log of the only writing connection, which `close` closes. Call methods only while holding the write lock."""
 
     def __init__(self, database: peewee.SqliteDatabase, space: DiskReserve) -> None:
         self._database = database
@@ -96,14 +96,14 @@ class WriteAheadLog:
             _log.warning("cannot truncate the write-ahead log: %s", error)
 
     def close(self) -> None:
-        """Close the last connection, whereupon SQLite removes the log, or keeps it if the disk is full."""
+        """Close the last connection, so that SQLite checkpoints and removes the log; keep the log on a full disk."""
         if self._database.is_closed():
             return
         if self._fits():
             self._database.close()
             return
         _log.warning("the disk is full; keeping the write-ahead log next to the database until the next start")
-        # SQLite checkpoints when the last connection is closed, unless that connection is read-only
+        # SQLite checkpoints when the last connection is closed, unless that connection is read-only.
         try:
             address = f"{Path(self._database.database).absolute().as_uri()}?mode=ro"
             with closing(sqlite3.connect(address, uri=True)) as last:
@@ -133,7 +133,7 @@ def _cut(connection: sqlite3.Connection) -> None:
 class SqliteWriter(Writer):
     _begin = "BEGIN IMMEDIATE"
 
-    def __init__(  # noqa: PLR0917 -- what `open_store` opens
+    def __init__(  # noqa: PLR0917 -- the objects that `open_store` opens
         self,
         directory: DataDirectory,
         database: peewee.SqliteDatabase,
@@ -149,7 +149,7 @@ class SqliteWriter(Writer):
         self._database = database
         self._files = files
         self._space = space
-        self._tidying = True  # for the removal that an earlier process did not finish
+        self._tidying = True  # at first, because an earlier process may not have finished a removal
         self._tidy_again_at = 0.0
         self._log = log
         self._watched_at = time.monotonic()
@@ -252,7 +252,7 @@ class PeeweeStore(SqlStore):
     def _read(self, body: Callable[[Session], Found], *, at_one_moment: bool = False, texts: str = "strict") -> Found:
         try:
             return super()._read(body, at_one_moment=at_one_moment, texts=texts)
-        except StoreDamagedError:  # SQLite also reports a page as damaged that the disk once failed to read
+        except StoreDamagedError:  # SQLite also reports damage if the disk failed to read a page just once
             _log.warning("read corrupt data; reading again")
             return super()._read(body, at_one_moment=at_one_moment, texts=texts)
 
@@ -286,8 +286,8 @@ def open_store(
 ) -> PeeweeStore:
     """Open or create the store in the data directory `path`, locked until `close`.
 
-    The writing thread hits the fault points store.before_begin, store.before_commit and store.after_commit, and calls
-    `written` after each batch with the number of changes and the seconds that writing them took. Raises
+    The writing thread hits the fault points store.before_begin, store.before_commit and store.after_commit. After each
+    batch, it calls `written(changes, seconds)` with the number of changes and how long writing them took. Raises
     DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
@@ -326,8 +326,8 @@ def _open_database(directory: DataDirectory, space: DiskReserve) -> tuple[Sqlite
 def _close_database(log: WriteAheadLog, files: OpenFiles) -> None:
     """Close the last connection, unless the database's path now leads to another file.
 
-    SQLite removes the log at the log's path, which may be the new database's; in that case the connection stays open
-    until the process exits.
+    When the last connection closes, SQLite removes the file at the log's path, which may by now be another database's
+    log. In that case, the connection stays open until the process exits.
     """
     if files.database_is_there:
         log.close()

@@ -1,4 +1,7 @@
-"""The function that folds a text as `str.casefold` does: characters for which that is one, then the rest."""
+"""Creates an SQL function that folds a text as `str.casefold` does.
+
+It first folds the characters that become a single character, and then those that become several.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ if TYPE_CHECKING:
 
 def up(_migrator: object, db: Database) -> None:
     """Create the function."""
-    # it has no parameters, and a per cent sign would be taken for one
+    # The statement has no parameters, but a single percent sign would be taken for one.
     db.execute_sql(fold().replace("%", "%%"), ())  # type: ignore[no-untyped-call]
 
 
 def fold() -> str:
-    """Return the text of the function."""
+    """Return the SQL statement that creates the function."""
     folded = {char: char.casefold() for char in map(chr, range(1, sys.maxunicode + 1)) if char.casefold() != char}
     single = {char: other for char, other in folded.items() if len(other) == 1}
     body = f"translate($1, '{''.join(single)}', '{''.join(single.values())}')"

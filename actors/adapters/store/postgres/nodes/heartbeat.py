@@ -1,4 +1,4 @@
-"""This node's lease: how long it is, the heartbeats that renew it, and the node's own view of when it ends.
+"""This node's lease: its length, the heartbeats that renew it, and the node's own view of when it ends.
 
 A heartbeat renews the lease in the database and, after a reconnect, the node's advisory lock.
 """
@@ -20,9 +20,9 @@ from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.ports import StoreUnusableError
 from actors.ports.cluster import Lease, Node
 
-# How many times a starting node checks whether a living node has its address, and the seconds between checks.
+# How many times a starting node checks whether a living node already has its address, and the seconds between checks.
 #
-# It checks more than once because the database session of a process may outlive the process by a while.
+# There are several checks, because a process's database session may remain for a while after the process has ended.
 TWIN_TRIES, TWIN_SECONDS = 21, 0.1
 
 
@@ -38,7 +38,7 @@ class Heartbeat:
         active: Callable[[], int],
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`active` returns the number of conversations with an actor here; `monotonic` returns nanoseconds."""
+        """`active` returns how many conversations have an actor on this node; `monotonic` returns nanoseconds."""
         self._session = session
         self._lease = lease
         self._timing = timing
@@ -47,7 +47,7 @@ class Heartbeat:
         self._incarnation = 0
         # Whether the node accepts connections at its address.
         #
-        # While it does not yet do so, a closed port does not prove that the process is dead.
+        # Until then, a closed port does not prove that the process is dead.
         self.listening = False
         self._opened = 0
         self._locked = False
@@ -56,13 +56,13 @@ class Heartbeat:
     def join(self, new: Node) -> Node:
         """Add this node's row to `nodes`; return `new` with its number. Raises StoreUnavailableError.
 
-        The node's address is that of this process's gRPC listener, "host:port"; "" if other nodes cannot reach it. It
-        must belong to this process: if it refuses connections, the process is considered dead. A later node with the
-        same address is considered the replacement for this one.
+        The node's address is that of this process's gRPC listener, "host:port"; "" if other nodes cannot reach it. The
+        address must belong to this process: if it refuses connections, the process is considered dead. A later node
+        with the same address is considered the replacement for this one.
 
-        The advisory lock is taken first, because others must not see the row without a lock and consider the node gone.
-        Raises StoreUnusableError if a living node has the same address, because the failure of one would be attributed
-        to both.
+        The advisory lock is taken before the row is added: nodes that saw a row without a lock would consider this node
+        gone. Raises StoreUnusableError if a living node has the same address, because the failure of one of the two
+        would be attributed to both.
         """
         self._refuse_twin(new.address)
         ((self._incarnation,),) = self._session.rows(sql.NEXT)
@@ -77,8 +77,8 @@ class Heartbeat:
     def beat(self) -> bool:
         """Renew the lease; False if this node was declared dead. Raises StoreUnavailableError.
 
-        A session takes the advisory lock before its first heartbeat. After a session or lease was lost, `steady_for`
-        counts from zero.
+        Each session takes the advisory lock before its first heartbeat. After the loss of a session or of the lease,
+        `steady_for` counts from zero again.
         """
         gap = self._keep_lock() or not self._lease.valid()
         sent = self._monotonic()
@@ -111,8 +111,8 @@ class Heartbeat:
     def _keep_lock(self) -> bool:
         """Take the advisory lock unless it is held; return whether the session is new.
 
-        The previous session holds the lock until the database notices that the session has ended; until then each
-        heartbeat tries again.
+        The previous session holds the lock until the database notices that this session has ended; until then, each
+        heartbeat tries again to take the lock.
         """
         number = self._session.open()
         new = number != self._opened
@@ -124,18 +124,18 @@ class Heartbeat:
 
 
 class Timing(Struct, frozen=True):
-    """Durations, in seconds, of leases and of the steps in which the servers of a cluster detect dead ones."""
+    """Durations in seconds: of leases, and of the steps by which the servers of a cluster detect dead servers."""
 
     # The length of a lease: how long a node counts as alive after a heartbeat has arrived in the database.
     #
-    # With a shorter time, stopped nodes are found sooner, but slow nodes are declared dead, as happened with 3 s on a
-    # busy machine.
+    # A shorter lease would reveal stopped nodes sooner, but slow nodes would be declared dead, as happened with 3 s on
+    # a busy machine.
     ttl: float = 10.0
-    # How long a node's session must be without its advisory lock before the node's port is probed.
+    # How long a node's advisory lock must be missing before the node's port is probed.
     confirm: float = 0.25
     # How long a process must be known to be gone before its node is declared dead.
     #
-    # During this time, the processes that run the node's tools notice that their server is gone, and end the tools.
+    # In this time, the processes that run the node's tools notice that their server is gone, and end the tools.
     grace: float = 0.5
 
     @property
@@ -149,7 +149,7 @@ class Timing(Struct, frozen=True):
 
     @property
     def lease(self) -> float:
-        """How long tools may start and run after a heartbeat was sent: the lease minus the time that a kill takes."""
+        """How long tools may start and run after a heartbeat was sent: the lease minus the time needed to kill them."""
         return self.ttl * 0.8
 
     @property
@@ -162,7 +162,7 @@ class Timing(Struct, frozen=True):
         return max(1.0, self.ttl / 2)
 
 
-# --- the lease as this node sees it: a file in memory that the processes of its tools read --------------------------
+# --- the lease as this node sees it: a file in memory that the node's tool processes read --------------------------
 
 NANOSECONDS = 1_000_000_000
 _BYTES = 8
@@ -177,8 +177,8 @@ class LeaseClock(Lease):
     def __init__(self, seconds: float) -> None:
         """Create the file (needs Linux 5.1). Raises OSError.
 
-        Tools may start and run for `seconds` after a heartbeat was sent. According to the database, the node lives
-        longer: tool hosts need the difference to end the tools.
+        Tools may start and run for `seconds` after a heartbeat was sent. The lease in the database is longer, because
+        tool hosts need the difference to end the tools.
         """
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below
@@ -207,8 +207,8 @@ class LeaseClock(Lease):
     def renew(self, sent: int) -> None:
         """Extend the lease for an accepted heartbeat.
 
-        The lease counts from when the heartbeat was sent (time.monotonic_ns), because answers may take any time. A
-        heartbeat sent before the latest accepted one changes nothing.
+        The lease counts from the time at which the heartbeat was sent (time.monotonic_ns), because its answer may take
+        any time to arrive. A heartbeat that was sent before the latest accepted one changes nothing.
         """
         with self._lock:
             until = sent + int(self._seconds * NANOSECONDS)

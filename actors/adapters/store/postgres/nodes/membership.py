@@ -40,15 +40,15 @@ _log = logging.getLogger(__name__)
 
 # Maximum seconds that a starting node waits for an earlier node at the same address to be declared dead.
 PREDECESSOR_SECONDS = 5.0
-# How many seconds a leaving node waits for rows that others have locked, and the pause between two attempts.
+# How many seconds a leaving node waits for rows that other nodes have locked, and the pause between two attempts.
 #
-# Other nodes can take over the conversations in the remaining rows only after this node's lease has expired.
+# If a row is still locked then, other nodes can take over its conversation only after this node's lease has expired.
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.02
-MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remembered, which take about 3 MB
+MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remembered; so many take about 3 MB
 
 
 class PostgresCluster(Cluster):
-    """Implements Cluster, with a database session and a thread for heartbeats, and another pair to watch nodes."""
+    """Implements Cluster. A thread with its own database session sends heartbeats; another one watches nodes."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class PostgresCluster(Cluster):
     def start(self) -> None:
         """Begin to watch the other nodes. Call this once this node listens and the callbacks are set.
 
-        Blocks until an earlier node at this address was declared dead and `on_taken` got its conversations, but for at
-        most PREDECESSOR_SECONDS. Raises StoreUnavailableError.
+        If there was an earlier node at this address, blocks until that node was declared dead and its conversations
+        were passed to `on_taken`, but at most for PREDECESSOR_SECONDS. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
         self._looks.rows(sql.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
@@ -110,7 +110,7 @@ class PostgresCluster(Cluster):
 
     @property
     def lease(self) -> Lease:
-        """This node's own view of its lease, which expires a while before the lease in the database."""
+        """The lease as this node sees it; it expires somewhat earlier than the lease in the database."""
         return self._lease
 
     def nodes(self) -> tuple[Node, ...]:
@@ -121,7 +121,10 @@ class PostgresCluster(Cluster):
         return tuple(row.node for row in self._living() if row.incarnation != self._me.incarnation)
 
     def other_leases(self, seconds: float) -> tuple[tuple[str, float], ...]:
-        """The living nodes with leases not of `seconds`, and their lengths. Blocks. Raises StoreUnavailableError."""
+        """The names and lease lengths of the living nodes whose lease length is not `seconds`.
+
+        Blocks. Raises StoreUnavailableError.
+        """
         others = (row for row in self._living() if row.address != self._me.address and (row.held or not row.session))
         return tuple((row.name, row.ttl) for row in others if row.ttl != seconds)
 
@@ -145,7 +148,7 @@ class PostgresCluster(Cluster):
         if owner is None:
             label, owner = self._stored_owner(conversation_id)
             if owner is None:
-                return self._with(label)  # this node may take it over, so nothing is remembered
+                return self._with(label)  # not remembered, because this node may take the conversation over
             with self._guard:
                 self._owners[conversation_id] = owner
                 if len(self._owners) > MAX_OWNERS:
@@ -203,7 +206,7 @@ class PostgresCluster(Cluster):
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """The other node that must serve a workspace (as a last resort, a retired one); None if this node must.
+        """The node that must serve a workspace, at worst a retired one; None if it is this node.
 
         Raises Rejected (WORKSPACE_OFFLINE).
         """
@@ -224,7 +227,7 @@ class PostgresCluster(Cluster):
     def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
         """Call `step` repeatedly, each time after the pause that it returned last.
 
-        It ends when `step` returns None, which means that this node was declared dead.
+        Ends when `step` returns None, which means that this node was declared dead, or when the cluster is closed.
         """
         while not self._ended.wait(pause):
             try:

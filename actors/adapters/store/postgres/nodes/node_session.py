@@ -21,7 +21,7 @@ class NodeSession:
     """Runs SQL statements on one connection, each in its own transaction, one at a time. Thread-safe."""
 
     def __init__(self, url: str, name: str, *, seconds: float, outages: OutageLog | None = None) -> None:
-        """The database shows `name`; `seconds` limits a statement. Raises StoreUnusableError (invalid URL)."""
+        """The database shows `name`; a statement may take `seconds`. Raises StoreUnusableError for an invalid URL."""
         self._address = address_of(url)
         self._name = name
         self._seconds = seconds
@@ -31,13 +31,13 @@ class NodeSession:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._closed = False
         self._opened = 0
-        # Whether the connection leads to the database itself. Behind a pooler, sessions cannot keep locks.
+        # Whether the connection leads to the database itself, not to a pooler, behind which sessions cannot keep locks.
         self.direct = True
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement; [] if it returns no rows.
 
-        Raises StoreUnavailableError if no answer comes (the statement may still have been executed), or
+        Raises StoreUnavailableError if there is no answer (the statement may still have been executed), or
         StoreUnusableError if the database is not suitable.
         """
         with self._exclusive():
@@ -61,7 +61,7 @@ class NodeSession:
     def close(self) -> None:
         """Close the connection. Idempotent.
 
-        Waits for a running statement; if that exceeds its time limit, the statement's thread closes the connection.
+        Waits for a running statement; if it exceeds its time limit, the thread that runs it closes the connection.
         """
         self._closed = True
         with suppress(StoreUnavailableError), self._exclusive():
@@ -108,7 +108,7 @@ class NodeSession:
         ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()
         if error := unfitness(*fitness):
             raise error
-        # A pooler does not report the id of the database process that runs the statement.
+        # With a pooler, the two ids differ: it does not report the id of the database process that runs the statement.
         self.direct = connection.info.backend_pid == process
         if self.direct:
             connection.execute(_LIMITS, (self._milliseconds, self._milliseconds))

@@ -1,8 +1,8 @@
-"""The SQL statements for nodes and for take-overs of conversations, as text: peewee has none of their clauses.
+"""The SQL statements for nodes and for take-overs of conversations, as text: peewee lacks the clauses they need.
 
-Each is its own transaction and locks rows in a WITH query (`AS MATERIALIZED … FOR UPDATE OF`), so that a node that is
-stopped between two statements holds no lock. Every take-over locks the top-level conversation first, so that the second
-of two nodes sees the result of the first.
+Each statement is a transaction of its own and locks rows in a WITH query (`AS MATERIALIZED … FOR UPDATE OF`), so that a
+node that is suspended between two statements holds no lock. Every take-over locks the top-level conversation first, so
+that the second of two nodes sees the result of the first.
 
 All times are from the database's clock; nodes never compare their clocks. The statements use `clock_timestamp()`, not
 `now()`, because a statement that waited for a locked row evaluates its condition again, and must then use the current
@@ -23,7 +23,7 @@ _ALIVE = _LIVES.format(more="")
 
 
 def taking(conversation: str) -> str:
-    """The SQL condition that this node may take over a conversation, as it has the workspace; see the port's `has`.
+    """The SQL condition that this node may take over a conversation and has its workspace; see the port's `has`.
 
     `conversation` is the name or alias of the `conversations` table.
     """
@@ -58,7 +58,7 @@ _HELD = f"""
 """  # noqa: S608
 # Matches leases that have run out.
 #
-# A lease that ends far in the future was granted before the database's clock was set back; it counts as run out, too.
+# A lease that ends far in the future was granted before the database's clock was set back; it also counts as run out.
 _OVER = "(expires < clock_timestamp() OR expires > clock_timestamp() + 2 * make_interval(secs => lease_seconds))"
 
 NEXT = "SELECT nextval('node_incarnations')"
@@ -113,17 +113,18 @@ UPDATE conversations AS taken SET owner = %(me)s FROM families
 WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dead)s)
 RETURNING taken.id, ({UNSETTLED})
 """  # noqa: S608
-# Takes over conversations of a dead node, with their sub-agents, if one of them has unfinished work.
+# Takes over a dead node's conversations that have unfinished work themselves or in a sub-agent, with all sub-agents.
 #
-# This node must have the workspace of the conversations. Every take-over locks the top-level conversation first;
-# conversations that another node has locked are left to that node. A top-level conversation that belongs to this node
-# or to none may still have sub-agents that the dead node owns, because statements that the dead node sent earlier may
+# This node must have the conversations' workspaces. Every take-over locks the top-level conversation first;
+# conversations that another node has locked are left to that node. If a top-level conversation belongs to this node or
+# has no owner, the dead node may still own sub-agents of it, because statements that it sent before its death may
 # arrive late.
 TAKE = _TAKE.format(owned="owner = %(dead)s")
-# Takes over conversations without an owner, with their sub-agents, if one of them has unfinished work.
+# Takes over the conversations without an owner that have unfinished work themselves or in a sub-agent, with all
+# sub-agents.
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
 
-# Removes the owner from conversations. Skips locked rows, so that the statement cannot be part of a deadlock.
+# Removes the owner from conversations. Skips locked rows, so that the statement cannot take part in a deadlock.
 RELEASE = """
 WITH found AS MATERIALIZED (
     SELECT id FROM conversations WHERE owner = %(owner)s LIMIT %(most)s FOR UPDATE SKIP LOCKED
@@ -131,14 +132,14 @@ WITH found AS MATERIALIZED (
 UPDATE conversations SET owner = NULL FROM found WHERE conversations.id = found.id RETURNING conversations.id
 """
 
-# Finds a living node that registered the same address: one whose session holds its advisory lock.
+# Finds a node that registered the same address and is alive, because its session holds its advisory lock.
 TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND session AND {_HELD}"  # noqa: S608
 
 OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
 
 # Records that the node is listening: from now on, a lost session and a closed port show that the node is gone.
 #
-# This is stored immediately and not with the next heartbeat, because the node may be killed before that heartbeat.
+# This is stored immediately, not with the next heartbeat, because the node may be killed before then.
 LISTENS = "UPDATE nodes SET session = %(session)s WHERE incarnation = %(me)s"
 
 RETIRE = "UPDATE nodes SET draining = true WHERE incarnation = %(me)s AND NOT dead"
@@ -157,7 +158,8 @@ FROM conversations LEFT JOIN nodes AS owner ON owner.incarnation = conversations
 WHERE conversations.id = %(conversation)s
 """
 
-# Finds the innermost of the given directories that is a conversation's workspace, even if no node has it now.
+# Finds the innermost of the given directories that is some conversation's workspace, even if no node has that workspace
+# now.
 WORKSPACE = """
 SELECT workspace_label FROM conversations WHERE workspace_label = ANY(%(above)s) AND workspace_label <> ''
 ORDER BY length(workspace_label) DESC LIMIT 1

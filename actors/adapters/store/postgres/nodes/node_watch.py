@@ -1,13 +1,14 @@
 """Watches the other nodes: decides which of them are dead, and takes over the dead nodes' conversations.
 
-A living node may be slow, suspended for a while, or without its database session; the database may be unreachable, and
-its clock may be changed. A node therefore judges others only after it has itself had a valid lease without interruption
-for a while. It then declares another node dead in two cases (names in capital letters are from the protocol's model):
+A node that is slow, suspended for a while, or without its database session is still alive; and the database may be
+unreachable, or its clock may be changed. A node therefore judges others only after its own lease has been valid without
+interruption for a while. It then declares another node dead in two cases (names in capital letters are from the
+protocol's model):
 
 - That node's lease has expired by the database's clock (EXPIRED), and this node's own monotonic clock shows that the
   lease was not renewed for its whole duration.
 - That node's session has lost its advisory lock, its lease is not renewed, its port refuses connections (REFUSED), and
-  all this has lasted so long (GRACE) that the node's tool processes have ended, too.
+  all this has lasted long enough (GRACE) for the node's tool processes to have ended, too.
 
 Living nodes take over interrupted conversations immediately. They take over idle ones only when a client uses them.
 """
@@ -28,9 +29,10 @@ from actors.ports.cluster import Node
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of top-level conversations, with all their sub-agents, that one transaction takes over.
+# Maximum number of top-level conversations that one transaction takes over, each with all its sub-agents.
 #
-# One transaction for each conversation would take seconds; one for all would lock rows for too long.
+# A transaction for each conversation would take seconds in total; a single transaction for all would lock rows for too
+# long.
 MAX_FAMILIES = 200
 MAX_RELEASED = 1_000
 
@@ -113,10 +115,10 @@ class NodeMonitor:
             self._abandoned_at = now
 
     def take_from_dead(self, incarnation: int) -> None:
-        """Take over a dead node's interrupted conversations; its idle ones lose their owner.
+        """Take over a dead node's interrupted conversations, and remove the owner from its idle ones.
 
-        A node that is itself dead or draining takes none. Raises StoreUnavailableError; conversations already taken
-        over remain this node's.
+        Takes none if this node is itself dead or draining. Raises StoreUnavailableError; this node then keeps the
+        conversations that it has already taken over.
         """
         self._take(sql.TAKE, incarnation)
         release(self._session, incarnation)
@@ -129,7 +131,7 @@ class NodeMonitor:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Remove `owner` from its conversations, except in locked rows; return whether none are left.
+    """Remove `owner` from its conversations, except in locked rows; return whether it owns none any more.
 
     Raises StoreUnavailableError.
     """
@@ -152,7 +154,7 @@ class NodeRow(NamedTuple):
     draining: bool
     active: int
     dead: bool
-    session: bool  # whether the session is supposed to hold an advisory lock while the node lives
+    session: bool  # whether the node's session should hold an advisory lock while the node is alive
     held: bool  # whether the session holds that lock now
     ttl: float
     expires: str
@@ -170,7 +172,7 @@ def node_of(columns: Sequence[Any]) -> Node:
 
 
 class _Signs(NamedTuple):
-    """What this node has observed about another one; times are in monotonic seconds.
+    """The observations that this node has made about another node; times are in monotonic seconds.
 
     `expires` is the end of the other node's lease as text; `renewed` is when that text was first seen.
     """
@@ -194,7 +196,7 @@ class FailureDetector:
         monotonic: Callable[[], float] = time.monotonic,
         refused: Callable[[str], bool] = lambda address: refuses(address, seconds=PROBE_SECONDS),
     ) -> None:
-        """`steady_for` returns the seconds of this node's unbroken lease.
+        """`steady_for` returns for how many seconds this node's lease has been valid without interruption.
 
         `refused` returns whether an address refuses connections.
         """
@@ -215,9 +217,9 @@ class FailureDetector:
         self._signs = {incarnation: signs for incarnation, signs in self._signs.items() if incarnation in incarnations}
 
     def verdict(self, row: NodeRow) -> str | None:
-        """Record a node's row; return the statement that declares it dead, or None.
+        """Record a node's row; return the statement that declares the node dead, or None if it may be alive.
 
-        The statement checks the conditions again. May block for PROBE_SECONDS for each of the node's addresses.
+        The statement checks its conditions again. May block for PROBE_SECONDS for each of the node's addresses.
         """
         now = self._monotonic()
         signs = self._signs.get(row.incarnation)
@@ -227,16 +229,17 @@ class FailureDetector:
         steady = self._steady_for() >= self._timing.steady
         if steady and row.over and now - signs.renewed >= row.ttl:
             return sql.EXPIRED
-        # If this node listens at the same address, no other process does: the earlier node there has ended, whatever
-        # has happened to the database.
+        # If this node listens at the other node's address, the other node has ended, whatever has happened to the
+        # database, because only one process can listen there.
         sure = signs.refused is not None and now - signs.refused >= self._timing.grace
         return sql.GONE if sure and (steady or row.address == self._me.address) else None
 
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
         """Look at a node whose session may have lost its advisory lock.
 
-        Its port is probed once the lock has been missing for a while, unless the node has no address or no listener, is
-        draining (which closes the port), or is behind a pooler, where sessions keep no locks.
+        The node's port is probed once the lock has been missing for a while. It is not probed if the node has no
+        address, does not listen yet, is draining (which closes the port), or is behind a pooler, where sessions keep no
+        locks.
         """
         if row.held or not row.session or row.draining or not row.address:
             return signs._replace(missed=None, refused=None)
@@ -249,10 +252,10 @@ class FailureDetector:
 
 
 def refuses(address: str, *, seconds: float) -> bool:
-    """Whether all addresses of "host:port" refuse connections, which proves that the process is gone.
+    """Whether all addresses of "host:port" refuse connections, which proves that the process there is gone.
 
-    Nothing else proves it: the machine may be cut off, and the kernel accepts connections for a stopped process. Blocks
-    for `seconds` per address, and for the DNS lookup.
+    No other result proves it: without an answer, the machine may just be cut off; and the kernel accepts connections
+    even for a suspended process. Blocks for up to `seconds` per address, and for the DNS lookup.
     """
     where = host_and_port(address)
     if where is None or not where[1]:  # no server can listen at port 0; host_and_port refuses ports above 65,535

@@ -1,4 +1,7 @@
-"""Names of tools that ask no more become approval rules. Digests that fitted their rows fit them again."""
+"""Turns the names of tools that no longer ask for approval into approval rules.
+
+If a row matched its digest before the change, the digest is computed again, so that they still match.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def up(_migrator: object, db: Database) -> None:
 
 
 def rules_of(names: str) -> str:
-    """Return the stored rules that allow the tools of a stored list of names; damaged text stays as it is."""
+    """Return the stored rules that allow the tools in the stored list `names`; return damaged text unchanged."""
     try:
         tools = json.loads(names)
     except ValueError:
