@@ -134,7 +134,10 @@ class LocalSocket:
     """The socket of the running server, and the file that contains its address. Used by one thread at a time."""
 
     def __init__(self, data_dir: Path, socket: Path) -> None:
-        """Write the address file, and keep a second hard link. Raises TokenUnusableError if that fails."""
+        """Write the address file, and keep a second hard link to the socket.
+
+        Raises TokenUnusableError if that fails.
+        """
         self._data_dir, self._socket = data_dir, socket
         self._address = data_dir / ADDRESS_FILE
         self._directory = _inode(data_dir)

@@ -204,7 +204,7 @@ def listener(port: int) -> str:
     links = {f"socket:[{each.inode}]" for each in _sockets() if each.where == wanted and each.kind in _LISTENS}
     found: dict[int, str] = {}
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it belongs to another user, or has ended
+        with suppress(OSError):  # the process belongs to another user, or has ended
             if any(os.readlink(file) in links for file in (process / "fd").iterdir()):
                 started = int((process / "stat").read_text().rpartition(")")[2].split()[19])
                 found[started] = f"process {process.name} ({(process / 'comm').read_text().strip()})"

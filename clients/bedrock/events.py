@@ -18,7 +18,7 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 | ``context_warning`` | the context is 80 % full | |
 | ``sub_agents_changed`` | a sub-agent ended | ``sub_agents`` |
 | ``client_tool_call_changed`` | a call waits for a client's answer, or no longer does | |
-| ``question_changed`` | a tool asks a person, or its question has ended | ``question`` while it is open |
+| ``question_changed`` | a tool asks a user, or its question has ended | ``question`` while it is open |
 | ``background_job_changed`` | a background job began or has ended | |
 | ``tool_tree_reaped`` | the processes of a cancelled tool have ended | |
 | ``snapshot`` | the state, at the start or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |

@@ -46,13 +46,13 @@ def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def xdg_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The directory of an XDG variable; None if unset or relative, which the specification counts as unset."""
+    """The directory that an XDG variable names; None if it is unset or relative, as the specification requires."""
     path = Path(environ.get(variable, ""))
     return path if path.is_absolute() else None
 
 
 def absolute_path(text: str) -> Path:
-    """A path with `~` expanded. Raises ValueError for a relative one: the server may run in another directory."""
+    """A path with `~` expanded. Raises ValueError for a relative path: the server may run in another directory."""
     try:
         path = Path(text).expanduser()
     except RuntimeError:  # the path begins with ``~name``, and that user does not exist
@@ -163,7 +163,7 @@ def _check_file(path: Path, found: os.stat_result, *, named: bool = False) -> No
 
 
 def open_regular(path: Path, *, follow: bool = True) -> int:
-    """Open a regular file, without blocking on a FIFO. Raises OSError, even for a link that must not be followed."""
+    """Open a regular file, without blocking on a FIFO. Raises OSError, also for a link that must not be followed."""
     flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
     flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, os.O_RDONLY | flags)

@@ -254,7 +254,10 @@ def _authorizer(config: Config) -> AuthorizerCalls | None:
 
 
 def issued_tokens(config: Config) -> IssuedTokens:
-    """Checks tokens of external issuers. Raises ConfigError without the extra `jwt`, or for an unusable key file."""
+    """The verifier of external issuers' tokens.
+
+    Raises ConfigError without the extra `jwt`, or for an unusable key file.
+    """
     config.check_extra("issuers", "jwt", "jwt", "cryptography")
     from server.auth.issued_tokens import IssuedTokens, KeysUnusableError, keys_in, read_file  # noqa: PLC0415
 
@@ -283,7 +286,10 @@ def providers(config: Config) -> tuple[ProviderConfig, ...]:
 
 
 def server_credentials(listener: Listener) -> grpc.ServerCredentials | None:
-    """The TLS credentials of a listener, or None. Raises CannotStartError if certificate or key cannot be used."""
+    """The TLS credentials of a listener; None without TLS.
+
+    Raises CannotStartError if certificate or key cannot be used.
+    """
     if listener.certificate is None or listener.key is None:
         return None
     try:

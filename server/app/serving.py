@@ -336,7 +336,7 @@ async def _stop_unused(left: asyncio.Event, used: Callable[[], bool], stop: asyn
     while used():
         looks += 1
         if looks == LOOKS_BEFORE_GOING_ON:  # by now, the connections of the program that started this server are closed
-            with suppress(OSError):  # it has been killed
+            with suppress(OSError):  # the starting program has been killed
                 os.write(1, GOES_ON)
         await asyncio.sleep(LOOK_SECONDS)
     stop.set()
@@ -373,7 +373,7 @@ GATEWAY_STOP_SECONDS = 5.0
 class HttpGateway:
     """The gateway of a server. Use only on the event loop; `close` ends the process.
 
-    The socket is bound in this process and outlives the gateway's process: callers wait for the next one.
+    The socket is bound in this process and outlives each process of the gateway: callers wait until the next one runs.
     """
 
     def __init__(self, config: Config, where: Listen, upstream: Listen, secret: str, token: str = "") -> None:

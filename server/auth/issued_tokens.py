@@ -60,9 +60,9 @@ class IssuerKeys:
         self._failure = ""
 
     def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
-        """The key with this id and algorithm (id "": the only key for it); None if unknown or expired.
+        """The key with this id and algorithm; None if it is unknown or expired.
 
-        Old keys are refreshed in the background.
+        If the id is "", this is the only key for the algorithm. Old keys are refreshed in the background.
         """
         now = self._monotonic()
         if now - self._read_at > self._age:

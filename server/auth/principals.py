@@ -44,7 +44,7 @@ class Role(StrEnum):
 
 
 class Principal(Struct, frozen=True):
-    """A person or service that calls the server, from [principals.NAME] or the template in [issuers.NAME.template]."""
+    """A user or service that calls the server, from [principals.NAME] or the template in [issuers.NAME.template]."""
 
     name: str
     permissions: Permissions
@@ -134,7 +134,7 @@ def principals_of(where: str, names: Mapping[str, str], principals: Mapping[str,
 
 
 def _root(where: str, root: str) -> str:
-    """A principal's directory with symbolic links resolved, so that none can be redirected later."""
+    """A principal's directory with symbolic links resolved, so that no link can be redirected later."""
     real = os.path.realpath(root.replace("\0", ""))
     if not root.startswith("/") or "\0" in root or real == "/":
         raise ValueError(f"{where}: {root!r} must be an absolute path other than /")

@@ -166,7 +166,8 @@ class PrivateFile:
 
 log = logging.getLogger(__name__)
 
-# A revoked token is refused within this time plus REFRESH_SECONDS in `server.auth.authentication`.
+# Seconds between two reads of the tokens. A revoked token is refused within this time plus REFRESH_SECONDS in
+# `server.auth.authentication`.
 FOLLOW_SECONDS = 0.5
 # Minimum seconds between two reads of the tokens, even if many calls with unknown tokens arrive.
 PAUSE_SECONDS = 0.05

@@ -202,7 +202,8 @@ class NodeLists:
 # The method of the first call to another node. It returns that node's incarnation, a number that distinguishes a
 # restarted node from its predecessor.
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
-# A node is listed before it begins to listen, so it may leave greetings unanswered this long without a warning.
+# A node is listed before it begins to listen, so it may leave greetings unanswered for this many seconds without a
+# warning.
 NEW_SECONDS = 5.0
 ANSWER_SECONDS = 2.0
 

@@ -151,7 +151,7 @@ def _context(authorities: bytes | None) -> ssl.SSLContext:
 
 log = logging.getLogger(__name__)
 
-# Without this limit, connecting to a dead host could hang for minutes.
+# Maximum seconds to connect: without a limit, an attempt to reach a dead host could hang for minutes.
 CONNECT_SECONDS = 2.0
 # After a node was unreachable for this many seconds without being declared dead, calls to it are no longer repeated.
 HOPELESS_SECONDS = 20.0
@@ -325,7 +325,7 @@ class Peers:
     """The connections to all other nodes. Use only on the event loop. A restarted node counts as a new one."""
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None, authorities: bytes | None = None) -> None:
-        """`credentials` trust `authorities`, in PEM; None for no TLS."""
+        """`credentials` trust `authorities`, which are in PEM; both are None without TLS."""
         self._credentials = credentials
         self._authorities = authorities
         self._peers: dict[int, NodeConnections] = {}

@@ -26,8 +26,8 @@ DOMAIN = "bedrock.dev"
 MAX_MESSAGE_CHARS = 500
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
-# The seconds after which to retry. Only refusals whose cause soon passes by itself are listed: how long a busy agent
-# will work is unknown, and clients can follow a stream to wait for it.
+# The seconds after which a client may retry, by the reason for the refusal. Only refusals whose cause soon passes by
+# itself are listed: how long a busy agent will work is unknown, and clients can follow a stream to wait for it.
 RETRY_SECONDS: dict[str, int] = {
     Reason.CANCELLING.value: 2,
     Reason.CONTINUATION_IN_PROGRESS.value: 5,

@@ -32,7 +32,7 @@ MAX_RESTRICTIONS = 100
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"[^\s()\"'.,=<>!:]+")
 _OPERATOR = re.compile(r"!=|<=|>=|[=<>:]")
-# Dots and colons are included, so that times, paths and model names need no quotes.
+# Matches an unquoted value. It may contain dots and colons, so that times, paths and model names need no quotes.
 _VALUE = re.compile(r"[^\s()\"'=<>!,]+")
 _STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)

@@ -183,7 +183,7 @@ def _excerpt(value: Any) -> str:
 
 
 def _one_of(_: Any, bounds: Any, enum: EnumDescriptor | None) -> Check:
-    """A check of an enum value: proto3 itself accepts any number."""
+    """A check that an enum value is defined: proto3 itself accepts any number."""
     if enum is None or not bounds.defined_only:
         _refuse("defined_only and not_in are supported for enums only, and together")
     allowed = {number: value.name for number, value in enum.values_by_number.items() if number not in bounds.not_in}

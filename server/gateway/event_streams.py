@@ -261,7 +261,7 @@ def is_bytes(route: Route) -> bool:
 
 
 async def file_response(route: Route, name: str, responses: AsyncGenerator[Any]) -> Response:
-    """The response with a file, once its first piece has arrived. `name` is the resource name."""
+    """The response that sends a file, once the file's first piece has arrived. `name` is the resource name."""
     first: Any = await first_of(responses) or route.response()
     of = name.rpartition("/")[2]
     if route.name == EXPORT:

@@ -84,7 +84,7 @@ class BrowserSession:
 class Connection:
     channel: grpc.aio.Channel
     calls: int = 0
-    begun: int = 0  # calls so far
+    begun: int = 0  # the number of calls so far
 
 
 class Upstream:

@@ -229,7 +229,7 @@ class ConversationListStream(Stream):
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
-        """A conversation's current state; None if it is excluded by the filter, or damaged, which lists omit."""
+        """A conversation's current state; None if the filter excludes it, or if it is damaged and therefore omitted."""
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:

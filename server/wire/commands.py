@@ -239,8 +239,8 @@ def _json_output(value: Struct) -> str:
 def _schema_text(schema: Struct, field: str, most: int) -> str:
     """The schema as JSON text.
 
-    Raises MalformedRequestError without converting it if it is certain to have more than `most` bytes: a Struct takes
-    less than eight times as many.
+    Raises MalformedRequestError, without converting the schema, if the text is certain to exceed `most` bytes: a Struct
+    takes less than eight times as many bytes as its text.
     """
     if schema.ByteSize() > 8 * most:
         raise MalformedRequestError((field, f"must be at most {most} bytes of JSON"))

@@ -32,7 +32,7 @@ E = TypeVar("E", bound=Enum)
 
 
 def named_alike(kind: Iterable[E], api: Any) -> dict[E, Any]:
-    """The API's enum value for each of ours. Names of API values begin with the name of the enum."""
+    """The API's enum value for each of our enum values. Names of API values begin with the name of the enum."""
     prefix = api.Name(0).removesuffix("UNSPECIFIED")
     return {each: api.Value(prefix + (each.name if each.value else "UNSPECIFIED")) for each in kind}
 

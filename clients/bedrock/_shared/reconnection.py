@@ -118,10 +118,10 @@ def _unpack(detail: any_pb2.Any, message: M) -> M | None:
     return message if detail.Unpack(message) else None
 
 
-# The seconds to wait after the first failure, before jitter.
+# The delay in seconds after the first failure, before jitter is added.
 FIRST_SECONDS = 0.1
 
-# The longest delay between two attempts, in seconds, before jitter.
+# The longest delay in seconds between two attempts, before jitter is added.
 LONGEST_SECONDS = 5.0
 
 # How often a call is attempted. With the delays of `Backoff`, this takes about two seconds: long enough for a server to

@@ -208,7 +208,7 @@ def resolve(
 
 
 def create_approval_rule(conversation: str, action: RuleAction, **subject: str) -> v1.CreateApprovalRuleRequest:
-    """Make the request that creates a rule. Raises ValueError for an unknown action, or unless there is one subject."""
+    """Make the request that creates a rule. Raises ValueError for an unknown action, or without exactly one subject."""
     rule = wrapper.new_message(
         v1.ApprovalRule, action=wrapper.enum_value(v1.ApprovalRule.Action, action), **_subject(**subject)
     )

@@ -77,7 +77,7 @@ class RunProgress:
     run: str
     """The resource name of the message's run; "" while the message waits in the queue as a follow-up."""
     stop: Stop | None = None
-    """How the run ended; None before that."""
+    """How the run ended; None while it has not ended."""
     _said: dict[str, str] = field(default_factory=dict)
     """The agent's texts since the last tool call or user message of the run, by the resource name of their message."""
     _usage: dict[str, Usage] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""One-line summaries of the commands, so that `bedrock --help` can list them without importing any command."""
+"""The command `bedrock`, which imports a subcommand only when it is used: --help lists one-line summaries from here."""
 
 from __future__ import annotations
 

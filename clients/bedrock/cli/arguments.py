@@ -311,7 +311,10 @@ def _asked_model(client: Client) -> str:
 
 
 def _text(given: str) -> str:
-    """The given string or, after an @, the content of the file named. Raises BadParameter if that cannot be read."""
+    """The given string or, if it begins with @, the content of the file that it names.
+
+    Raises BadParameter if that file cannot be read.
+    """
     return read_for("--instructions", given[1:], text_of) if given.startswith("@") else given
 
 

@@ -1,4 +1,4 @@
-"""Converts client errors to messages and hints for a command line or a chat."""
+"""Converts errors to messages and hints for a command line or a chat, and to exit codes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ NAME = "bedrock.conversation"
 
 
 def address_source(ctx: click.Context) -> str:
-    """Where the address was set: "--address" or "BEDROCK_ADDRESS"; "" if in neither."""
+    """Where the address was set: "--address" or "BEDROCK_ADDRESS"; "" if it was set in neither."""
     if ctx.find_root().params.get("address"):
         return "--address"
     return "BEDROCK_ADDRESS" if os.environ.get("BEDROCK_ADDRESS") else ""

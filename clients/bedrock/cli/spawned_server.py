@@ -62,7 +62,10 @@ class SpawnedServer:
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None, until_eof: bool = False) -> None:
-        """`arguments` are added to the server's command. If `environment` is None, the server gets this process's."""
+        """`arguments` are added to the server's command.
+
+        If `environment` is None, the server inherits this process's.
+        """
         self.address = ""
         self._until = "--until-eof" if until_eof else "--until-unused"
         self._arguments = arguments

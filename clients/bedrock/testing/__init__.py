@@ -10,8 +10,8 @@ pytest loads the plugin with the fixtures wherever this package is installed::
         assert "bash" in bedrock.model.requests[0].tools
 
 The fixture `bedrock` is a `Bedrock` object; the fixture `start_bedrock` starts further servers. The server is a process
-of its own, started once per session (and worker of pytest-xdist). It ignores the Bedrock settings of the person who
-runs the tests, and needs the server with its extra: ``pip install ./clients '.[testing]'`` in the checkout.
+of its own, started once per session (and worker of pytest-xdist). It ignores the Bedrock settings of the user who runs
+the tests, and needs the server with its extra: ``pip install ./clients '.[testing]'`` in the checkout.
 """
 
 from importlib import import_module

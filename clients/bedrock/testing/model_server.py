@@ -25,7 +25,7 @@ class ModelServer(ScriptedServer):
         models: Sequence[str] = (),
         check: Callable[[bytes], object] | None = None,
     ) -> None:
-        """`models` is the provider's list; if it is empty, listing returns 404.
+        """`models` is the provider's list of models; if it is empty, listing the models returns 404.
 
         `check` raises an exception for a wrong request body; `faults` records the exception.
         """

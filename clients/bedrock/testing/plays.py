@@ -69,8 +69,8 @@ def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
 def refuses(status: int, kind: str = "", message: str = "not now", retry_after: float | None = None) -> Play:
     """Answer with an HTTP error.
 
-    `kind` is the provider's name for the error, by default the usual one; after `retry_after` seconds the server may
-    try again.
+    `kind` is the provider's name for the error, by default the usual name for `status`. After `retry_after` seconds,
+    the server may try again.
     """
     error = {"type": kind or _KINDS.get(status, "api_error"), "message": message}
     body = json.dumps({"type": "error", "error": error}).encode()

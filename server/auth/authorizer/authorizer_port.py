@@ -43,7 +43,7 @@ class Authorizer(Protocol):
     """The interface of an operator's own class that authenticates and authorizes callers.
 
     Called on several threads, with a time limit. If a method raises or takes too long, the call is refused with
-    UNAVAILABLE, and the exception logged. The keyword arguments of the class are [authorizer.options].
+    UNAVAILABLE, and the exception is logged. The keyword arguments of the class are [authorizer.options].
     """
 
     def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:

@@ -46,7 +46,7 @@ class RunEvents:
         self._streamed: dict[str, list[str]] = {}
         """For each text that is not stored yet, the pieces that were already sent, by message id."""
         self._open: list[BaseEvent] = []
-        """The events that end what is open, innermost first."""
+        """The events that will end the open text or reasoning, innermost first."""
         self._step = ""
         self._state = v1.ConversationState()
         self._caught_up = False

@@ -71,7 +71,7 @@ class AgUiRun:
         self._warnings = [f"{name}: unknown" for name in self._input.model_extra or ()]
 
     async def events(self) -> AsyncGenerator[Sent]:
-        """Yield the events of the run. Invalid input is an error before the first one."""
+        """Yield the events of the run. Invalid input raises an error before the first event."""
         given = self._input
         conversation = await self._conversation()
         await self._read(conversation.name)

@@ -186,7 +186,7 @@ def input_from(body: bytes) -> core.RunAgentInput:
     try:
         found = core.RunAgentInput.model_validate(given, strict=True)
     except ValidationError as error:
-        # A value that is neither a string nor an array causes two errors; the last one is about the attempted kind.
+        # A value that is neither a string nor an array causes two errors at the same place; the last one is kept.
         wrong = {_place(given, each["loc"]): _words(each["type"], each["msg"]) for each in error.errors()}
         raise MalformedRequestError(*wrong.items()) from None
     if not _THREAD.fullmatch(found.thread_id):

@@ -1,4 +1,4 @@
-"""Renders a prompt at the bottom of the terminal, and prints lines above it."""
+"""The prompt of a chat: draws it at the bottom of the terminal, handles its keys, and rings the bell."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _WITHOUT = ("", "dumb", "linux", "unknown")
 
 
 class PromptRenderer(Renderer):
-    """Draws a prompt, prints lines above it, and finds it again after a resize.
+    """Draws a prompt, prints lines above it, and finds the prompt again after a resize.
 
     Lines are printed in raw mode, as part of drawing: prompt_toolkit's `patch_stdout` leaves raw mode for each line, so
-    keys pressed in the meantime are echoed, and Enter, Ctrl-D and Ctrl-Z mean something else. It also erases only as
-    many rows as were drawn, which are too few if the terminal has rewrapped them.
+    keys pressed in the meantime are echoed, and Enter, Ctrl-D and Ctrl-Z mean something else. Besides, `patch_stdout`
+    erases only as many rows as were drawn, which is too few if the terminal has rewrapped them.
     """
 
     def __init__(self, style: BaseStyle, output: Output) -> None:

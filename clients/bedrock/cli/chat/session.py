@@ -1,4 +1,4 @@
-"""Follows the conversation of a chat: its events, and the connection to it."""
+"""The session of a chat: follows the conversation's events, and carries out what the user enters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ChatSession:
         """Set up the session.
 
         `run_command` runs a slash command; `width` returns the columns of a line (None: no limit). `refresh` is called
-        when the prompt or the status line may have changed. No call is made before `follow`.
+        when the prompt or the status line may have changed. The server is not called before `follow`.
         """
         self.write = write
         """Prints a line. The prompt replaces this function."""

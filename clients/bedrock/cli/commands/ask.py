@@ -160,7 +160,7 @@ def _prompt(arguments: tuple[str, ...], *, quiet: bool = False) -> str:
 
 
 def _input(*, beside_words: bool, quiet: bool) -> str:
-    """The text of standard input; "" if it is silent for SILENCE_SECONDS and the arguments contain a prompt."""
+    """The text of standard input; "" if no text comes for SILENCE_SECONDS and the arguments contain a prompt."""
     leave_out = "; </dev/null skips it" if beside_words else ""
     try:
         if not quiet and _is_silent(NOTICE_SECONDS):
@@ -244,7 +244,10 @@ async def _follow(
 
 
 async def _reply(conversation: AsyncConversation, asked: Question) -> None:
-    """Let the user answer an MCP server's question, and retry a rejected answer; without input, decline it."""
+    """Let the user answer an MCP server's question, and retry a rejected answer.
+
+    Without input, decline the question.
+    """
     at_terminal, form = sys.stdin.isatty() and sys.stderr.isatty(), QuestionForm(asked)
     try:
         while at_terminal and (content := await _filled_in(form)) is not None:

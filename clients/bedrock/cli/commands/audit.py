@@ -118,7 +118,7 @@ def export(conversation: Conversation) -> None:
 
 
 def _time(value: str) -> datetime:
-    """Convert a time, given in RFC 3339 or as how long ago: 30m, 12h, 7d."""
+    """Convert a time in RFC 3339, or an age such as 30m, 12h or 7d."""
     if ago := re.fullmatch(r"([0-9]{1,6})([mhd])", value):
         return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})  # noqa: TID251 -- this machine's clock
     try:

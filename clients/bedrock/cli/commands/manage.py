@@ -1,4 +1,4 @@
-"""`bedrock new`: creates a conversation to work with later, for example from a script."""
+"""Commands that create, change, fork, continue and delete conversations, cancel their runs, and edit their queues."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class ConversationView:
     """The latest known state of one conversation. `observe` must be called with every event, in order."""
 
     info: ConversationInfo = field(default_factory=lambda: ConversationInfo.from_proto(v1.Conversation()))
-    """The conversation when it was last sent; its state may be older than `state`."""
+    """The conversation as the server last sent it; its state may be older than the attribute `state`."""
     state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)

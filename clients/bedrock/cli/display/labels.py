@@ -71,7 +71,7 @@ def mode_notice(kind: str) -> str:
 
 
 def cancel_lines(receipt: CancelConversationResult, kill: str, *, jobs: bool) -> list[str]:
-    """What a cancel could not do. `kill` is the command that ends background jobs; `jobs` is True if that was used."""
+    """What a cancel could not do. `kill` is the command that ends background jobs; `jobs` is True if it was used."""
     left = ", ".join(receipt.surviving_jobs)
     nothing = "there is nothing to cancel" + (", and no background job is running" if jobs else "")
     return [

@@ -16,8 +16,8 @@ from bedrock.cli.text.style import cells
 # Seconds between updates of lines that change with the time.
 TICK = 0.5
 # The text or tool output that is streaming in is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of
-# the terminal's rows. Lines that have scrolled off the screen can no longer be erased. There are therefore few enough
-# to fit even if the terminal becomes half as wide and each of them takes two rows.
+# the terminal's rows. Lines that have scrolled off the screen can no longer be erased. Therefore, few enough lines are
+# shown to fit even if the terminal becomes half as wide and each line takes two rows.
 TAIL_LINES, TAIL_SHARE = 8, 4
 
 # Environment variables set by terminals that rewrap lines when they become narrower.
@@ -62,7 +62,7 @@ class LiveBlock:
 
     @asynccontextmanager
     async def updated(self, lines: Callable[[], Sequence[SafeText]]) -> AsyncGenerator[None]:
-        """Show what `lines` returns, updated every TICK seconds, until the ``async with`` block ends, then erase it."""
+        """Show the result of `lines`, refreshed every TICK seconds. Erase it when the ``async with`` block ends."""
 
         async def update() -> None:
             while True:

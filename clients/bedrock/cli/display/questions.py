@@ -1,4 +1,4 @@
-"""Renders the arguments of a tool call as text for users."""
+"""Presents approvals and tools' questions to users as text, and parses the replies."""
 
 from __future__ import annotations
 
@@ -133,7 +133,10 @@ class QuestionForm:
         return SafeText(" ".join(parts))
 
     def enter(self, text: str) -> str:
-        """Fill in the next field; "" omits it, or takes its default. Returns what is wrong with the text, or ""."""
+        """Fill in the next field; "" skips it or takes its default.
+
+        Return why the text is refused, or "" if it is not.
+        """
         if name := self.name:
             field, text = self._fields[name], text.strip()
             if text:
@@ -256,7 +259,7 @@ class Reply:
     rule: ApprovalRule | None = None
     """The rule that decides later calls in the same way; None if the reply is for this call only."""
     note: str = ""
-    """The reason of a denial; "" if none was given."""
+    """The reason for a denial; "" if none was given."""
     workspace: bool = False
     """Whether to grant the workspace mode instead of the unrestricted one that was asked for."""
 
@@ -283,7 +286,7 @@ _RULE_WORDS = {
     "command": "the command", "command_prefix": "commands that begin with", "path": "files beneath", "tool": "the tool",
     "mcp_server": "the MCP server",
 }  # fmt: skip
-# Maximum columns of a rule's subject among the possible replies.
+# Maximum columns of a rule's subject in the list of possible replies.
 RULE_COLUMNS = 30
 # Maximum columns of a rule's title in an approval request.
 RULE_TITLE_COLUMNS = 60
@@ -378,7 +381,7 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
 
 
 def replies(asked: Asked, paint: Paint, mode: str) -> list[SafeText]:
-    """Lines with the letters that answer a question when Enter follows; `mode` is the conversation's mode."""
+    """Lines that list the letters with which to answer a question; `mode` is the conversation's mode."""
     if isinstance(asked, QuestionForm):
         return [asked.prompt_line(paint)]
     rules = rules_by_key(asked).values()

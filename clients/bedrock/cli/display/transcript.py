@@ -1,4 +1,4 @@
-"""Prints the output of tool calls as it streams in, and how each call ended."""
+"""Prints the events of a conversation: messages, tool calls with their outputs, and how sub-agents proceed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ToolOutput:
         self._count += len(lines)
 
     def result(self, result: ToolResult, call: ToolCall | None, *, known: bool = False) -> None:
-        """Print how a call ended, and the end of its output; with `known`, the reason was printed before."""
+        """Print how a call ended, and the end of its output. With `known`, the user already knows why it ended."""
         diff = result.display.get("diff")
         text = self._with_streamed(self._paint.clean(labels.for_people(result)))
         self._outputs.append(Output(call, text))
@@ -237,7 +237,7 @@ _SUMMARIES = ("summary", "summary_fallback")
 class Transcript:
     """Prints the events of a conversation: with `live`, text while it is being written, otherwise when it is complete.
 
-    The agent's text is Markdown if there are colours and a `width`.
+    The agent's text is rendered as Markdown if there are colours and a `width`.
     """
 
     def __init__(
@@ -441,7 +441,7 @@ class Transcript:
         self._write(paint(f"  {decision} {about}".rstrip() + note + waits))
 
     def _warn_of_assumed_window(self, updated: ConversationInfo) -> None:
-        """Print once that the window is assumed, after the first answer: before that, the provider was not asked."""
+        """Print once, after the first answer, that the window is assumed: until then, the provider was not asked."""
         assumed = updated.context_usage.used_tokens and labels.assumed_window(updated.context_usage, updated.model)
         if assumed and not self._warned_of_window:
             self._warned_of_window = True

@@ -88,7 +88,8 @@ class _Path:
 def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
     """Lay out rows in `room` columns; `paths` is the index of the column with paths.
 
-    The widest columns are truncated, but never the first, which contains names, so a line can be wider than `room`.
+    The widest columns are truncated. The first column, which contains names, never is, so a line can be wider than
+    `room`.
     """
     flat = [[_JOINER.sub(_JOINT, " ".join(for_terminal(cell).split())) for cell in row] for row in rows]
     names, *widths = (max(1, *(Text(cell).cell_len for cell in column)) for column in zip(*flat, strict=True))
@@ -106,8 +107,8 @@ def table(rows: Sequence[Sequence[str]], room: int, paths: int | None = None) ->
 def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:
     """Break a line into lines of at most `width` columns.
 
-    Further lines are indented by `indent` or, if None, aligned with the text after the bullet; the bar of tool output
-    is repeated.
+    Further lines are indented by `indent` or, if None, aligned with the text after the bullet. The bar before a line of
+    tool output is repeated.
     """
     text = Text.from_ansi(_JOINER.sub(_JOINT, line))
     text.expand_tabs(8)

@@ -3,7 +3,7 @@
 Text from a server, a model, a tool, a file system or a command line is a plain `str`. Text that may be printed
 unchanged has the type `SafeText`, which only this module and `Paint` of `bedrock.cli.text.style` create. Output
 functions take `SafeText`, so mypy rejects text that was not cleaned. Text that is written by other means, such as
-tracebacks, is cleaned by the streams of `bedrock.cli.text.safe_text`.
+tracebacks, is cleaned by `SafeStream`.
 """
 
 from __future__ import annotations
