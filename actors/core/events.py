@@ -19,23 +19,23 @@ from actors.core.states import AgentOutcome, AgentTask, BackgroundJob, RunOption
 
 
 class Command(Struct, frozen=True):
-    """A command, which a state accepts or rejects."""
+    """The base class of commands, which a state accepts or rejects."""
 
 
 class SettleEvent(Struct, frozen=True):
-    """An event of the machine itself, which leads out of a state that must not last."""
+    """The base class of the machine's own events, which lead out of states that must not last."""
 
 
 class LlmOutcome(Struct, frozen=True):
-    """The result of a model-request attempt."""
+    """The base class of events that report on a model-request attempt."""
 
 
 class ToolEvent(Struct, frozen=True):
-    """The result of a tool call."""
+    """The base class of events that report how a tool call ended."""
 
 
 class Timer(Struct, frozen=True):
-    """A time limit or a pause is over."""
+    """The base class of events that report the end of a time limit or a pause."""
 
 
 class UserMessage(Command, RunOptions, frozen=True, omit_defaults=True, tag="user_message"):

@@ -26,9 +26,9 @@ ROUND_SECONDS = (1.0, 3_600.0)  # the shortest and the longest time between two 
 FIRST_SECONDS = 60.0  # the longest time until the first round, so that even a server that restarts often has one
 PAUSE_FACTOR = 10.0  # the pause after a step, as a multiple of the time that the step took
 PAGE = 100  # conversations per query
-COMPACT_BYTES = 1 << 20  # the most that one step returns to the file system
-SPARE_BYTES = 16 << 20  # free space that the store keeps, because it will soon use it again
-AUDIT_ENTRIES = 100_000  # the most entries about refused calls and deletions that are kept
+COMPACT_BYTES = 1 << 20  # the maximum number of bytes that one step returns to the file system
+SPARE_BYTES = 16 << 20  # free space that the store keeps, because this space will soon be used again
+AUDIT_ENTRIES = 100_000  # the maximum number of entries about refused calls and deletions that are kept
 DELETE_SECONDS = 10.0  # how long to wait for one deletion before the next one is handled
 
 

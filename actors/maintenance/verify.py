@@ -27,7 +27,7 @@ from actors.core.transition import context_after, settle_event, transition
 from actors.messages import ApprovalRulesChanged, Created, Entry, Forked, SettingsChanged, TreeReaped
 
 PAGE = 200  # events or messages that are read at a time
-MAX_FINDINGS = 100  # the most that are reported
+MAX_FINDINGS = 100  # the maximum number of findings that are reported
 TRIES = 3  # attempts to check the events; an attempt fails if the oldest events are pruned meanwhile
 
 

@@ -85,7 +85,7 @@ class Launch(Struct, frozen=True):
     output_bytes: int = 128 * 1024
     """The maximum bytes of stdout and stderr that are kept; longer output keeps only its beginning and its end."""
     readable: tuple[str, ...] | None = None
-    """The paths that the program can read besides the system's and its private directory; None: everything that the
+    """The paths that the program can read besides system paths and its private directory; None: everything that the
     server's user can read. If this is set, the program sees only its user's processes.
     """
     service: ServiceStreams | None = None

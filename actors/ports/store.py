@@ -31,7 +31,7 @@ class TextField(StrEnum):
     DIRECTORY = "cwd"
     PARENT = "parent_conversation_id"
     FORKED_FROM = "forked_from"
-    """Stored in the record's profile; the other fields are columns of the conversations' table."""
+    """This field is stored in the record's profile; the others are columns of the conversations' table."""
 
 
 class TimeField(StrEnum):

@@ -209,7 +209,7 @@ class Toolbox(Protocol):
     """The built-in tools, and their state for each conversation. Thread-safe; only methods that say so may block."""
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """The tools offered to sub-agents or, with False, to other conversations, in the order that models see."""
+        """The tools offered to sub-agents, or else to other conversations, in the order that models see."""
         ...
 
     def get(self, name: str) -> Tool | None: ...

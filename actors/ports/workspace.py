@@ -115,8 +115,8 @@ class ImageView(Struct, frozen=True):
 class Images(Protocol):
     """Stores images and their views, the converted copies that are sent to models.
 
-    Not for the thread of an actor or an event loop: a call may block for seconds. A cancelled token ends the wait at
-    once.
+    Do not call this on the thread of an actor or an event loop, because a call may block for seconds. A cancelled token
+    ends the wait at once.
     """
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:

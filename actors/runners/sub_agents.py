@@ -244,7 +244,7 @@ def checked(
 
 
 def with_files(services: Services, tasks: tuple[AgentTask, ...], context: ports.ToolContext) -> tuple[AgentTask, ...]:
-    """Add the contents of the files that checked tasks name. Blocks.
+    """Add the contents of the files named in the tasks, which must have been checked. Blocks.
 
     Raises SubAgentsRefusedError, ToolTransientError or SandboxUnavailableError.
     """
@@ -257,7 +257,7 @@ def with_files(services: Services, tasks: tuple[AgentTask, ...], context: ports.
 def prepared(
     services: Services, conversation_id: str, request: messages.SpawnSubAgentsCommand, cancel: ports.CancelToken
 ) -> messages.SpawnSubAgentsCommand:
-    """Add the contents of the files that a client's command names, unless it was accepted before. Blocks.
+    """Add the contents of the files named in a client's command, unless the command was accepted before. Blocks.
 
     Raises UnknownConversationError, InvalidFieldError, TaskRefusedError or StoreError.
     """

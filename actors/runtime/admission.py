@@ -71,7 +71,7 @@ class Admission:
         return self._in_flight
 
     def acquire(self) -> str:
-        """Admit one request until `release`. Returns the reason for a refusal, without a period; "" if admitted."""
+        """Admit one request, which counts until `release`; return why not, without a period, or "" if admitted."""
         with self._lock:
             if self._in_flight == self.limit:
                 return f"this server has reached its limit of {self.limit:,} model requests in flight"

@@ -49,7 +49,7 @@ class Room(Struct, frozen=True):
     images: bool = True
     """Whether requests contain images; if not, they contain a short text in place of each."""
     narrowed: int = 0
-    """Results up to the message with this number are cut further, because a provider found their request too long."""
+    """Results up to the message with this number are cut further: a provider found a request with them too long."""
 
 
 UNLIMITED = Room()

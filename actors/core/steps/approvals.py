@@ -69,7 +69,7 @@ def evaluate(context: ConvContext, call: ToolUse, subject: CallSubject | None) -
     """Whether a call runs, needs approval or is denied.
 
     A rule that denies takes precedence over one that asks; a rule that allows overrules only the approval policy. A
-    call also needs approval if a rule might deny it, but only running the call would show whether the rule matches.
+    call also needs approval if a rule that denies might match, but only running the call would show whether it does.
     """
     # A call with invalid input, or of a tool that is not offered, needs no decision: `run_next_call` gives it an error
     # result instead of running it.
