@@ -26,11 +26,11 @@ from actors.ports import ProcessLimits
 PREFIX = "bedrock-"
 
 WANTED = ("pids", "memory")
-# Extended attributes that systemd sets on a control group that it has delegated to a service.
+# Extended attributes that systemd sets on a control group when it delegates that group to a service.
 DELEGATED = ("user.delegate", "trusted.delegate")
 
-# A control group for the tool host to create: its directory, its controllers, whether it is of cgroup version 2, and
-# the names and contents of the files to write.
+# A description of a control group that the tool host must create: its directory, its controllers, whether it is of
+# cgroup version 2, and the names and contents of the files to write.
 Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
 
 
@@ -47,8 +47,8 @@ class Hierarchy(Struct, frozen=True):
 class ControlGroups:
     """Control groups below the server's own, so that its limits apply to tools, too. Thread-safe.
 
-    Without the right to create groups, calls have none, and `controllers` is empty. In cgroup version 2, the server
-    moves to a subgroup if its group was delegated to it, because a group whose subgroups have controllers cannot
+    If the server has no right to create groups, calls have none, and `controllers` is empty. In cgroup version 2, the
+    server moves to a subgroup if its group was delegated to it, because a group whose subgroups have controllers cannot
     contain processes.
     """
 
@@ -67,7 +67,7 @@ class ControlGroups:
         return frozenset(name for each in self._usable for name in each.controllers)
 
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
-        """The groups for a new call; `in_memory` raises their memory limit, as files kept in memory count, too."""
+        """The groups for a new call; `in_memory` is added to the memory limit, because files in memory count, too."""
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory
         return [
@@ -122,7 +122,7 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """The files to write in a call's group. Swap is limited only if the kernel supports this."""
+    """The files to write in a call's group, and their contents. Swap is limited only if the kernel supports this."""
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
         said.append(("pids.max", str(limits.processes + 1)))  # plus one for the tool host
@@ -136,7 +136,7 @@ def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[
 def _prepare(hierarchy: Hierarchy) -> None:
     """Create the group that contains the calls' groups, and test it with a trial subgroup.
 
-    On failure, remove it and raise OSError.
+    On failure, remove the group and raise OSError.
     """
     ours = _ours(hierarchy)
     try:
@@ -158,8 +158,8 @@ def _prepare(hierarchy: Hierarchy) -> None:
 def _divide(hierarchy: Hierarchy) -> None:
     """Enable the controllers for the subgroups of this process's group, in cgroup version 2.
 
-    First this process moves to a subgroup, because such a group cannot contain processes. Raises OSError, for example
-    if the group was not delegated.
+    First move this process to a subgroup, because a group whose subgroups have controllers cannot contain processes.
+    Raises OSError, for example if the group was not delegated to this process.
     """
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
         return
@@ -224,8 +224,8 @@ def new_number() -> int:
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
     """Kill the processes with these marks until none are left, for at most `seconds`. Thread-safe.
 
-    Returns the killed pids, and whether it is certain that none are left. It can be certain only with `grouped`, which
-    means that all processes were created in the call's groups.
+    Returns the killed pids, and whether it is certain that no process is left. This can be certain only if `grouped`,
+    which means that all processes were created in the call's groups.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
@@ -255,7 +255,7 @@ def _members(folder: bytes) -> list[int]:
 
 
 def _kill(pid: int, trace: CallMarks) -> bool:
-    """Kill the process if it belongs to the call, else return False. Uses a pidfd, as the pid could be reused."""
+    """Kill a process if it belongs to the call, else return False. Uses a pidfd, because the pid could be reused."""
     try:
         with Opened(os.pidfd_open(pid)) as process:
             if _is_of(pid, trace):

@@ -1,7 +1,7 @@
 """A program that tries to break out of the sandbox in which it runs.
 
 Its arguments are MODE PROTECTED_FILE OUTSIDE_FILE [NEIGHBOUR_FILE]. NEIGHBOUR_FILE belongs to another principal (user
-or service), from which this program should be kept apart. In workspace mode the current directory is the workspace, in
+or service) and must be inaccessible to this program. In workspace mode, the current directory is the workspace, in
 which this program must be able to change files.
 
 Prints which attempts succeeded, or CONFINED if none did. `probe.py` runs this program in a sandbox, and the server

@@ -28,14 +28,14 @@ _FOLDER = Path(__file__).parent
 # Seconds that the fork server has to accept a request; after that, it is killed and a new one is started.
 SEND_SECONDS = 10.0
 
-# The tool host's modules, each after those that it imports; the main module, `toolhost`, is loaded last.
+# The tool host's modules, each listed after the modules that it imports; the main module, `toolhost`, is loaded last.
 MODULES = (
     "host.kernel", "host.process_walk", "host.call_limits", "host.syscall_filter", "host.reported_calls",
     "host.writable_trees", "host.write_broker", "host.confinement", "host.call_processes",
 )  # fmt: skip
 
-# Loads and runs the compiled program from the descriptor `{}`, not from files that may have changed since the server
-# started.
+# The Python source that loads the compiled program from the descriptor `{}` and runs it. The program is not loaded from
+# its files, because these may have changed since the server started.
 START = """
 import marshal, posix, sys
 def add(name, code):
@@ -58,9 +58,10 @@ class ForkServer:
     """
 
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
-        """`cpus` are the CPUs for hosts; None for those of this process.
+        """`cpus` are the CPUs that hosts may use; None means the CPUs of this process.
 
-        `lease` is the file with the time at which hosts end, or None; its descriptor is duplicated. Raises OSError.
+        `lease` is a descriptor of the file with the time at which hosts end, or None; the descriptor is duplicated.
+        Raises OSError.
         """
         self._cpus = cpus
         self._lease = None if lease is None else os.dup(lease)
@@ -70,14 +71,14 @@ class ForkServer:
         self._forks = True
         self._closed = False
         self._starts = 0
-        program()  # loads the program now, so that the first call need not wait
+        program()  # loads the program now, so that the first call need not wait for it
 
     def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
         """Request a tool host that the server controls through `control`; with `python`, it runs Python source itself.
 
         `streams` has descriptors for stdin, for stdin and stdout, or none. Returns the number of the fork server's
-        process, for `replace`, and the host, or None if it was forked, because only its first message contains its pid.
-        Raises OSError.
+        process (for `replace`), and the host. The host is None if it was forked, because its pid is not known until its
+        first message. Raises OSError.
         """
         wanted, files = kernel.PYTHON if python else kernel.PROGRAM, [control, *streams]
         with self._lock:
@@ -130,7 +131,7 @@ class ForkServer:
 
     def _started_directly(self, files: list[int]) -> HostProcess:
         process = self._start_interpreter("host", files)
-        process.returncode = 0  # so that Popen does not reap it: the caller does
+        process.returncode = 0  # so that Popen does not reap the process, which the caller does
         return HostProcess(process.pid)
 
     def _start_interpreter(self, role: str, files: list[int]) -> subprocess.Popen[bytes]:
@@ -151,7 +152,7 @@ class ForkServer:
             self._process = None
 
     def _reap_unreported(self) -> None:
-        """Reap hosts that ended without reporting their pid, which are still in the fork server's process group."""
+        """Reap hosts that ended before they reported their pid; they are still in the fork server's process group."""
         if self._process is not None:
             with suppress(ChildProcessError):
                 while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
@@ -161,8 +162,9 @@ class ForkServer:
 def start_interpreter(role: str, inherited: list[int], lease: int | None) -> subprocess.Popen[bytes]:
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
-    It inherits only LD_LIBRARY_PATH and these files: the program, the lease and `inherited`, whose numbers are its
-    arguments. LD_BIND_NOW makes it resolve all library functions at once, so that its forked copies need not.
+    It inherits only LD_LIBRARY_PATH and these files: the program, the lease and `inherited`. The numbers of the files
+    are its arguments. LD_BIND_NOW makes it resolve all library functions at its start, so that its forked copies need
+    not do so.
     """
     files = [-1 if lease is None else lease, *inherited]
     return subprocess.Popen(
@@ -191,8 +193,8 @@ def program() -> int:
 def codes() -> list[tuple[str, CodeType]]:
     """The tool host's compiled modules, by their names in this package.
 
-    They come from Python's cache if there is one, because compiling takes ten times as long. They are not imported,
-    because the server needs few of them.
+    They come from Python's bytecode cache if possible, because compiling takes ten times as long. They are not
+    imported, because the server needs few of them.
     """
     loaders = (SourceFileLoader(name, str(path_of(name))) for name in (*MODULES, "toolhost"))
     return [(loader.name, cast("CodeType", loader.get_code(loader.name))) for loader in loaders]

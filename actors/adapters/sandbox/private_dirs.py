@@ -1,4 +1,4 @@
-"""Creates and removes the private directories of restricted tool calls, the only places that they can write to."""
+"""Creates and removes the private directories of restricted tool calls, which can write nowhere else."""
 
 from __future__ import annotations
 
@@ -61,12 +61,13 @@ class PrivateDirectories:
 def remove(path: str) -> None:
     """Remove a directory with hostile content: deeply nested, without permissions, full of links.
 
-    Anything that cannot be removed stays. `shutil.rmtree` would need stack and open files for each level.
+    Anything that cannot be removed is left. Does not use `shutil.rmtree`, which needs stack and open files for each
+    level.
     """
     with suppress(OSError):
         os.rmdir(path)
         return
-    if os.path.islink(path):  # chmod would follow this link, but none below it
+    if os.path.islink(path):  # chmod would follow this link, although it follows no link below it
         return
     for program in (("chmod", "-R", "u+rwx"), ("rm", "-rf")):
         with suppress(OSError):
@@ -74,7 +75,7 @@ def remove(path: str) -> None:
 
 
 def _parent(protected: tuple[str, ...]) -> str:
-    for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108 -- mkdtemp creates what is used in them
+    for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108 -- only used through mkdtemp
         real = Path(os.path.realpath(folder))
         if os.access(real, os.W_OK | os.X_OK) and not any(real.is_relative_to(path) for path in protected):
             return str(real)
@@ -84,12 +85,12 @@ def _parent(protected: tuple[str, ...]) -> str:
 def _create(parent: str) -> tuple[str, int]:
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
-        with suppress(OSError):  # if another server removes it as stale before it is locked, try again
+        with suppress(OSError):  # another server removed it as stale before it was locked; try again
             return path, _lock(path)
 
 
 def _lock(path: str) -> int:
-    """A descriptor that holds the lock. Raises OSError if the directory is missing, locked, or another user's."""
+    """Lock a directory; return its descriptor. Raises OSError if it is missing, locked or another user's."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

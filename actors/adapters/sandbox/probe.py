@@ -65,9 +65,9 @@ def with_separation(report: SandboxReport) -> SandboxReport:
 
 
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
-    """The report, adapted to calls with these controllers.
+    """The report, adapted to calls whose control groups have these controllers.
 
-    Without `pids`, only newer kernels count processes, and only in namespaces.
+    Without the controller "pids", only newer kernels limit the number of processes, and only in namespaces.
     """
     alone = report.pid_namespace and report.tier != "B" and call_limits.counts_per_namespace()
     return replace(
@@ -150,9 +150,10 @@ def _advice_on_signals(abi: int) -> str:
 
 
 def why_not(report: SandboxReport, mode: Mode | None = None, *, apart: bool = False) -> str:
-    """Run a program that tries to break out; return its successes, "" if none, or the error if it could not run.
+    """Run a program that tries to break out; return what succeeded ("" for nothing), or the error if it could not run.
 
-    `mode` is by default the report's narrowest. With `apart`, the program may read only its own directory.
+    The default for `mode` is the narrowest mode in the report. With `apart`, the program may read only its own
+    directory.
     """
     narrowest = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     try:

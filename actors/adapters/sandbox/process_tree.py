@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 BEGIN_SECONDS = 10.0
 
 # Seconds after a kill within which the host must report that the tree has ended. The tool runner waits a little less,
-# so it has already reported that processes may still be running before this module stops waiting.
+# so that it has reported that processes may still be running before this module stops waiting.
 REPORT_SECONDS = 2.2
 
-# Seconds after the time limit that the host has to enforce it, before the server kills the program itself.
+# Seconds after the time limit within which the host must enforce the limit; then the server kills the program itself.
 WALL_GRACE_SECONDS = 5.0
 
 # Maximum seconds that the server spends killing the processes of a host that did not report that they ended.
@@ -58,7 +58,7 @@ STAGES = {
 
 
 class Capture:
-    """Keeps the first and last bytes of a stream, at most `limit` in all. Not thread-safe."""
+    """Keeps the first and the last bytes of a stream, at most `limit` bytes in all. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._head_room = limit // 2
@@ -76,7 +76,7 @@ class Capture:
             self._trim()
 
     def parts(self) -> tuple[bytes, bytes, int]:
-        """The head, the tail and the number of bytes dropped between them. If that is 0, the head is all output."""
+        """The head, the tail, and the number of bytes dropped between. If there are none, the head is all output."""
         self._trim()
         cut = self._total - len(self._head) - len(self._tail)
         if cut == 0:
@@ -112,7 +112,7 @@ class HostProcess:
         return self.ended()
 
     def kill(self, *, group: bool = False) -> None:
-        """Send SIGKILL to the host, or to its process group; no effect if it has ended."""
+        """Send SIGKILL to the host, or to its process group; has no effect if the host has ended."""
         with self._lock:
             if not self._reaped:
                 with suppress(OSError):
@@ -195,7 +195,7 @@ class ProcessTree:
     """A program and all its descendants, run by its tool host (implements ports.RunningProcess).
 
     Any thread may call `kill`, `signal` and `wait`. A reader thread receives the host's frames, and reaps the host
-    after the last one; `wait` does not wait for that.
+    after the last frame; `wait` does not wait for the reaping.
     """
 
     def __init__(
@@ -261,7 +261,8 @@ class ProcessTree:
         """Wait until the program runs.
 
         Raises ProcessStartError or SandboxUnavailableError if the program certainly did not start; after HostLostError
-        and ForkUnsupportedError, another host may succeed. If a host is lost later, `wait` reports it.
+        or ForkUnsupportedError, an attempt with another host may succeed. If the host is lost later, `wait` reports
+        that.
         """
         with self._changed:
             known = self._changed.wait_for(self._start_decided, BEGIN_SECONDS)
@@ -299,7 +300,7 @@ class ProcessTree:
     def _kill_host(self) -> None:
         """Kill a host that has not started init.
 
-        A host whose pid is unknown ends when it reports the pid, because the socket is shut down here.
+        A host whose pid is unknown ends when it tries to report the pid, because the socket is shut down here.
         """
         if self._host is not None:
             self._host.kill()
@@ -351,7 +352,7 @@ class ProcessTree:
         self._read_all.wait()
 
     def _await_report(self) -> bool:
-        """Wait for the host's report; return False if the host is lost, or does not report in time after a kill."""
+        """Wait for the host's report; False if the host is lost, or takes longer than REPORT_SECONDS after a kill."""
         with self._changed:
             while self._report is None and not self._host_gone:
                 due = self._wall_until if self._killed_at is None else self._killed_at + REPORT_SECONDS
@@ -389,7 +390,7 @@ class ProcessTree:
     def _sweep(self, host: HostProcess) -> bool:
         """Kill the descendants of a live host that does not report; return whether none are left.
 
-        An exiting host has already lost its children, so finding none then proves nothing.
+        A host that is exiting has already lost its children; finding none proves nothing in that case.
         """
         deadline = time.monotonic() + CONFIRM_SECONDS
         while not host.ended() and time.monotonic() < deadline:
@@ -420,7 +421,7 @@ class ProcessTree:
             limit="wall" if self._wall_passed and report.code < 0 else LIMITS[report.limit],
         )
 
-    # --- thread of the reader --------------------------------------------------------------------------------------
+    # --- the reader thread --------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         try:
@@ -439,8 +440,8 @@ class ProcessTree:
     def _next_frame(self) -> bytes:
         """The host's next frame; b"" at the end. Raises OSError.
 
-        A host that ends without reading everything resets the socket, although its frames are still readable; the first
-        ConnectionResetError is therefore ignored.
+        If the host ends before it has read everything, the socket is reset, although the host's frames can still be
+        read. The first ConnectionResetError is therefore ignored.
         """
         try:
             return self._control.recv(kernel.CHUNK + 1)

@@ -17,7 +17,7 @@ from actors.ports.sandbox import WORKSPACE_PROTECTED
 # A directory with this name, like `~/.config/bedrock`, is assumed to belong to the server.
 OWN_NAME = "bedrock"
 
-# The link through which Kubernetes replaces all files of a secret together; its directory contains only that secret.
+# The link through which Kubernetes replaces all files of a secret at once; a directory with it has only that secret.
 REPLACED_TOGETHER = "..data"
 
 
@@ -25,9 +25,9 @@ class ServerFiles:
     """The files and directories that no tool may read or change, resolved for each call because links may change.
 
     Saving a file usually replaces it, so a file's directory is hidden, too, if only the server uses that directory.
-    This is assumed because of its name or layout or, outside the home directory, because other users have no
-    permissions, unless it contains the call's directory or the server's home, programs or temporary files. For a link,
-    the target's directory is treated the same way.
+    This is assumed if its name or layout suggests it or, outside the home directory, if other users have no permissions
+    for it. It is never assumed if the directory contains the call's directory or the server's home, programs or
+    temporary files. For a link, the target's directory is treated in the same way.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -47,7 +47,7 @@ class ServerFiles:
         return tuple(outermost(found))
 
     def in_shared_directories(self) -> tuple[str, ...]:
-        """The files that are hidden without their directory, so that tools could see a new file that replaces one."""
+        """The files whose directories are not hidden. If such a file is replaced, tools could see the new file."""
         hidden = self.to_hide("/")
         return tuple(path for path in hidden if not os.path.isdir(path))
 
@@ -72,7 +72,7 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 def own_programs() -> tuple[str, ...]:
     """The paths of the interpreter, its libraries and this package, which tools written in Python need."""
-    package = str(Path(__file__).parents[2])  # not its parent, where a checkout also has files that users edit
+    package = str(Path(__file__).parents[2])  # not its parent, which in a checkout also has files that users edit
     found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
 
@@ -88,7 +88,7 @@ def _shared() -> tuple[str, ...]:
     return tuple(map(os.path.realpath, places))
 
 
-# Names that are protected whatever the settings, because git runs programs that are named in files in `.git`.
+# Names that are protected whatever the settings say, because git runs programs that are named in files in `.git`.
 ALWAYS = (".git",)
 
 # Directories that cannot be workspaces themselves, although directories below them can.
@@ -97,8 +97,8 @@ OF_THE_SYSTEM = ("/bin", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var")
 # Directories that cannot be workspaces, nor can any directory below them.
 OF_THE_SYSTEM_WITH_ALL = ("/boot", "/dev", "/etc", "/proc", "/sys")
 
-# File systems, by magic number, in which files have other names, such as GIT~1 for .git, so that protecting one name is
-# useless.
+# File systems, by magic number, in which files have second names, such as GIT~1 for .git, so that protecting one name
+# is useless.
 WITH_OTHER_NAMES = {
     0x4D44: "vfat", 0x2011BAB0: "exfat", 0x5346544E: "ntfs", 0x7366746E: "ntfs", 0xFF534D42: "cifs", 0xFE534D42: "smb",
     0x517B: "smb", 0x4244: "hfs", 0x482B: "hfs+",
@@ -115,8 +115,8 @@ class Workspaces:
     def refusal(self, directory: str, denied: Iterable[str], unmasked: Iterable[str]) -> str:
         """Why a directory cannot be a workspace; "" if it can. `denied` are real paths that no tool can change.
 
-        `unmasked` are paths that tools may not read and that no mount hides. Next to such a path, tools can access only
-        files that exist when they start, so a workspace must not contain any.
+        `unmasked` are paths that tools may not read and that no mount hides. In the directory of such a path, a tool
+        can access only files that exist when the tool starts, so a workspace must not contain such paths.
         """
         root = os.path.realpath(directory)
         home = os.path.realpath(os.path.expanduser("~"))

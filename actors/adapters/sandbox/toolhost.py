@@ -1,9 +1,9 @@
 """Runs one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
 
-`fork_server.py` starts this program as an interpreter with `-I -S`, single-threaded, in its own session, without
-the server's environment: as the fork server, which has all modules loaded and forks a process for each tool call, or
-directly for one call. The program consists of this module and those of `fork_server.MODULES`, which import nothing else
-of this project and as little as possible: the processes of a call are copies of the fork server's process.
+`fork_server.py` starts this program as an interpreter with `-I -S`, single-threaded, in its own session, without the
+server's environment: either as the fork server, which has all modules loaded and forks a process for each tool call, or
+directly, for one call. The program consists of this module and those of `fork_server.MODULES`, which import nothing
+else of this project and as little as possible: the processes of a call are copies of the fork server's process.
 
 Processes. A call has three, each the only child of the previous one:
 
@@ -27,12 +27,12 @@ when waitpid fails with ECHILD. These events end a call:
 
 Lease. A server that shares its store with other servers lets tools run only until a certain time, which it keeps moving
 into the future while it may use the store. The time is in a file in memory: 8 bytes, nanoseconds of CLOCK_MONOTONIC.
-The host reads the file before it begins, and again when the time has come, so the server need not send anything to
-hosts. Main compares the time once more before it execs. Init closes the file before main exists, so no tool ever has
-it; only the server can write to it.
+The host reads the file before it begins, and again when the time that it read has come, so the server need not send
+anything to hosts. Main compares the time once more before it execs. Init closes the file before main exists, so no tool
+ever has it; only the server can write to it.
 
 The host must outlive its server to clean up, so it does not set PR_SET_PDEATHSIG for itself. PR_SET_PDEATHSIG is used
-only between these single-threaded processes, because it fires when the *thread* ends that forked. Main is forked only
+only between these single-threaded processes, because it fires when the *thread* that forked ends. Main is forked only
 after INIT was sent to the server: a host that ends before that has certainly started nothing.
 
 Control socket (AF_UNIX, SOCK_SEQPACKET, so that a frame arrives whole or not at all, even if its writer is killed):
@@ -96,7 +96,7 @@ else:
     import _signal as signal
     import _socket as socket
 
-# Seconds to wait for output after the main process has ended; another process may keep the pipe open forever.
+# Seconds to wait for further output after the main process has ended, because another process may keep the pipe open.
 DRAIN_SECONDS = 0.2
 
 LAST_OUTPUT = 1 << 20
@@ -111,7 +111,7 @@ class NotStartedError(Exception):
 
 
 class Host(call_processes.HostedCall):
-    """The work of the host process for one call, from the launch to the exit of the call's last process."""
+    """The host process's part in one call, from the launch to the exit of the call's last process."""
 
     def __init__(self, control: int, launch: "dict[str, Any]", lease: call_processes.LeaseFile) -> None:
         super().__init__(control, launch, lease)
@@ -174,7 +174,7 @@ class Host(call_processes.HostedCall):
         raise NotStartedError
 
     def watch(self) -> None:
-        """Forward output until KILL, a limit, init has ended, or main has ended and all its output is read."""
+        """Forward output until KILL, an exceeded limit, the end of init, or the end of main and of its output."""
         while not self.over():
             ready = {source for source, _ in self.poll.poll(self.patience())}
             if self.control in ready and self.hear():
@@ -187,7 +187,7 @@ class Host(call_processes.HostedCall):
                 self.pump()
 
     def over(self) -> bool:
-        """Whether the process tree must be killed now; if so because of a limit, sets `self.limit` (see kernel.py)."""
+        """Whether the process tree must be killed now. Sets `self.limit` (see kernel.py) if a limit is the reason."""
         if self.drain_until:
             drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
             return drained or self.lease.over()
@@ -246,7 +246,7 @@ class Host(call_processes.HostedCall):
         self.send(kernel.STARTED)
 
     def read_status(self) -> bool:
-        """Read main's wait status. False if init has ended without one; it may also end after reporting it."""
+        """Read main's wait status; False if init has ended without reporting it."""
         data = os.read(self.pipes.status, 4)
         if not data:
             self.poll.unregister(self.pipes.status)
@@ -268,7 +268,7 @@ class Host(call_processes.HostedCall):
             self.output_open = False
 
     def flush(self) -> None:
-        """Send the pending output. Until the server accepts it, more stays in the program's pipe."""
+        """Send the pending output. Until the server accepts it, further output stays in the program's pipe."""
         if not self.unsent:
             return
         try:
@@ -298,7 +298,7 @@ class Host(call_processes.HostedCall):
     def clear(self) -> bool:
         """Kill the process tree and wait for its end; False if it does not end within the time limit.
 
-        After KILL there is no time limit: the server kills this process when its own limit has passed.
+        After KILL, there is no time limit here: when the server's own limit has passed, the server kills this process.
         """
         if not self.init:
             return True
@@ -307,7 +307,7 @@ class Host(call_processes.HostedCall):
         process_walk.send_signal(self.init, signal.SIGKILL)
         if not self.namespace and (self.killed is None or len(self.killed) >= process_walk.SNAPSHOT):
             self.groups.kill()
-        if self.namespace:  # the kernel kills all processes in it, which searching as below would delay
+        if self.namespace:  # the kernel kills all its processes; a search would only delay that
             signal.sigtimedwait({signal.SIGCHLD}, process_walk.CLEAR_SECONDS)
         cleared = process_walk.clear(self.killed, process_walk.CLEAR_SECONDS)
         while self.kill_requested and not cleared:
@@ -332,7 +332,7 @@ class Host(call_processes.HostedCall):
             left -= len(data)
 
     def result(self, cleared: bool, ended: float) -> list[int]:
-        """The numbers of the END frame, which reports the end of the call to the server (see toolhost.py)."""
+        """The numbers in the END frame, which reports the end of the call to the server (see the module docstring)."""
         status = int(signal.SIGKILL) if self.status is None else self.status
         code = os.waitstatus_to_exitcode(status)
         milliseconds = int((ended - self.began) * 1000)
@@ -340,8 +340,8 @@ class Host(call_processes.HostedCall):
         return [max(code, -1), max(-code, 0), *flags, *sorted((self.killed or set()) - {self.init})]
 
 
-# Standard library modules that the server's own Python programs import; the fork server imports them when it starts the
-# first of these programs.
+# Standard library modules that the server's own Python programs import. The fork server imports these modules when it
+# starts the first of those programs.
 PRELOADED = (
     "__future__", "array", "base64", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re",
     "subprocess", "typing", "unicodedata",
@@ -384,8 +384,8 @@ def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
     """Fork a host for each packet on `channel`, until the server ends.
 
     A packet passes the host's control socket and the program's streams; its content is kernel.PROGRAM, or kernel.PYTHON
-    for source that the host runs itself. The user's other processes must not be able to change this one, because all
-    later hosts are copies of it.
+    for source that the host runs itself. The user's other processes must not be able to change this process, because
+    all later hosts are copies of it.
     """
     kernel.libc.prctl(kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
     gc.freeze()
@@ -400,7 +400,7 @@ def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
 
 
 def next_request(requests: "socket.socket") -> "tuple[bytes, list[int]] | None":
-    """The kind of the next host (PYTHON or PROGRAM) and its descriptors; None if the server has ended."""
+    """The kind of the next host (PYTHON or PROGRAM), and descriptors for it; None if the server has ended."""
     try:
         wanted, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(12), socket.MSG_CMSG_CLOEXEC)
     except OSError:
@@ -418,8 +418,8 @@ def preload() -> None:
 def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
     """Fork a tool host whose parent is the server; report a failure.
 
-    The host leaves the fork server's process group after it has sent its pid, so that the server can reap it there if
-    it ends earlier.
+    The host stays in the fork server's process group until it has sent its pid, so that the server can still reap it if
+    it ends before that.
     """
     own = os.getpid()
     try:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# Seconds between checks for too many processes, too much memory, and processes that the kernel killed because memory
-# ran out.
+# Seconds between checks: the first value if processes are counted, else the second if memory is measured, else the
+# third, if the only check is whether the kernel killed processes because memory ran out.
 CENSUS_SECONDS = 0.05, 0.2, 0.5
 
-# Maximum seconds between inspections of the tree, because the machine's free memory does not change when a process
-# takes memory from caches.
+# Maximum seconds between inspections of the tree. It is inspected even if the machine's figures are stable, because
+# free memory does not change when a process takes memory from caches.
 LOOK_SECONDS = 1.0
 
 # Inspections, which are slow for large trees and shared memory, take at most 1 / LOOKING_SHARE of the time.
@@ -40,8 +40,9 @@ LIMITS = {
 class Groups:
     """The control groups of one call, which its init process joins.
 
-    If groups cannot be created, the host monitors their limits. Some ways of joining block all forks on the machine for
-    a time, so init is forked directly into a version 2 group, and joins version 1 groups as a single thread.
+    If groups cannot be created, the host itself monitors the limits. Some ways of joining a group block all forks on
+    the machine for a while. Init is therefore forked directly into the version 2 group, and joins version 1 groups as a
+    single thread.
     """
 
     def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
@@ -108,10 +109,10 @@ class Groups:
 class Census:
     """Monitors limits that the kernel does not enforce: a tree's processes and their total memory.
 
-    Inspecting the tree is slow, while the machine's figures are fast to read. The tree is therefore inspected when
-    these have changed by a considerable part of a limit, and after LOOK_SECONDS. Only memory that cannot be reclaimed
-    counts: anonymous memory, and the growth of shared memory on the machine since the call began, up to the amount that
-    the processes could own.
+    Inspecting the tree is slow, while the machine's figures are fast to read. The tree is therefore inspected only when
+    these figures have changed by a considerable part of a limit, or after LOOK_SECONDS. Only memory that cannot be
+    reclaimed counts: anonymous memory, and the growth of the machine's shared memory since the call began, up to the
+    amount that the processes could own.
     """
 
     def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
@@ -160,7 +161,7 @@ class Census:
     def over_memory(self, pids: "list[int]", now: float) -> bool:
         """Whether these processes exceed the memory limit.
 
-        Their memory is measured exactly only if an upper bound exceeds the limit.
+        The memory is measured exactly only if an upper bound for it exceeds the limit.
         """
         grown = max(0, self.shared - self.shared_before)
         if sum(map(unshared_at_most, pids)) + grown <= self.memory or now < self.measure_at:
@@ -196,7 +197,7 @@ def figure(lines: bytes, name: bytes) -> int:
 
 
 def unshared_at_most(pid: int) -> int:
-    """An upper bound on a process's anonymous memory in bytes, with that shared with forks; 0 if it has ended."""
+    """An upper bound on a process's anonymous memory in bytes, including what forks share; 0 if it has ended."""
     try:
         _, resident, shared, *_ = kernel.contents(f"/proc/{pid}/statm").split()
     except (OSError, ValueError):
@@ -205,7 +206,7 @@ def unshared_at_most(pid: int) -> int:
 
 
 def unshared(pid: int) -> int:
-    """A process's anonymous memory in bytes, with its share of shared pages; without access, the upper bound."""
+    """A process's anonymous memory in bytes, with its share of shared pages; the upper bound if that is unreadable."""
     try:
         return figure(kernel.contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
     except OSError:
@@ -222,7 +223,7 @@ def shareable(pids: "list[int]") -> int:
     except FileNotFoundError:
         return shareable([pid for pid in pids if process_walk.alive(pid)])
     except OSError:
-        return sys.maxsize  # a process cannot be inspected, so it could own any amount
+        return sys.maxsize  # a process that cannot be inspected could own any amount
     return sum(sizes.values())
 
 
@@ -254,8 +255,8 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
 def counts_per_namespace() -> bool:
     """Whether the kernel can limit the number of processes in one namespace.
 
-    This is done for root with pid_max (Linux 6.14), otherwise with RLIMIT_NPROC, which is counted per user namespace
-    (5.14).
+    For root, pid_max does this (since Linux 6.14); for other users, RLIMIT_NPROC, which counts per user namespace
+    (since 5.14).
     """
     return kernel.kernel_at_least(6, 14) if os.geteuid() == 0 else kernel.kernel_at_least(5, 14)
 
@@ -276,8 +277,8 @@ def step_ahead() -> int:
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
     """Set the resource limits that descendants inherit.
 
-    Unless it is 0, `mark` becomes the value of RLIMIT_RTTIME, which is otherwise unused. It identifies all the call's
-    processes, even after exec.
+    Unless `mark` is 0, it becomes the value of RLIMIT_RTTIME, which is otherwise unused. The value identifies all
+    processes of the call, even after exec.
     """
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)

@@ -20,7 +20,7 @@ else:
 
 
 class LeaseFile:
-    """The time until which tools may run, from a file that the server writes. Without a file (-1), no limit applies."""
+    """The time until which tools may run, read from a file that the server writes; no limit without a file (-1)."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -59,7 +59,8 @@ class Pipes:
         self.output, self.output_end = os.pipe()
         self.status, self.status_end = os.pipe()
         self.report, self.report_end = os.pipe()
-        # The host's first byte lets init continue; later ones are signals for main. The pipe closes when the host ends.
+        # The host's first byte lets init continue; later bytes are signals for main. The pipe closes when the host
+        # ends.
         self.life, self.life_end = os.pipe()
 
 
@@ -119,10 +120,10 @@ def restore_signals() -> None:
 
 
 def arrange_files(streams: "tuple[int, ...]", pipes: "Pipes", channel: int) -> tuple[int, int]:
-    """Keep only the standard streams, the error pipe and `channel` (-1 for none); return the last two's new numbers.
+    """Keep only the standard streams, the error pipe and `channel` (-1 for none); return the new numbers of both.
 
-    `streams` are the program's own stdin, or stdin and stdout; by default /dev/null and the output pipe. /dev/null is
-    opened again, because the host's belongs to a writable mount.
+    `streams` are the program's own stdin, or stdin and stdout; the defaults are /dev/null and the output pipe.
+    /dev/null is opened again, because the host's descriptor for it belongs to a writable mount.
     """
     output, report = pipes.output_end, pipes.report_end
     if channel >= 0:
@@ -180,7 +181,7 @@ def flush_output() -> None:
 
 
 def run_init(call: HostedCall) -> "NoReturn":
-    """Run init: adopt the main process's orphans, and report the main process's wait status to the host in 4 bytes."""
+    """Run init: adopt orphans of the main process, and report the main process's wait status (4 bytes) to the host."""
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     try:
         kernel.libc.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
@@ -253,7 +254,7 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
     """The service that carries out the program's file changes; drops all capabilities.
 
-    None if main failed before it became the program. Raises OSError, in which case the program is not executed.
+    None if main failed before it became the program. If this raises OSError, the program is not executed.
     """
     received = kernel.received_files(channel.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)[1])
     if not received:
@@ -268,8 +269,9 @@ def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "writ
 def attend(main: int, pipes: Pipes, service: "write_broker.Service | None") -> None:
     """Reap children, and report how `main` ended, until the host has ended.
 
-    In a PID namespace, the kernel kills this process with the host. If `main` has left no process behind, this process
-    ends at once. Signals for `main` are sent here, because only its parent can be certain that the pid was not reused.
+    In a PID namespace, the kernel kills this process when the host ends. If `main` ends and leaves no process behind,
+    this process ends at once. Signals for `main` are sent here, because only the parent of `main` can be certain that
+    the pid was not reused.
     """
     os.set_blocking(pipes.life, False)
     running = True
@@ -313,7 +315,7 @@ def fork_main(call: HostedCall, channel: int) -> int:
 
 
 def wanted(life: int) -> bytes | None:
-    """The signals to send to main, read from the pipe `life` as one byte each; None if the host has ended."""
+    """The signals to send to main, one byte each, read from the pipe `life`; None if the host has ended."""
     numbers = b""
     try:
         while more := os.read(life, kernel.CHUNK):

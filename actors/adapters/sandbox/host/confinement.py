@@ -25,7 +25,8 @@ MOUNT_ATTR_RDONLY = 1
 # The number of pids that the kernel reserves; a namespace's pid_max is this number plus its process limit.
 RESERVED_PIDS = 300
 
-# Limits on the private directory and /dev/shm in tier A; in tier B, only the size of each file is limited.
+# The size limits of the private directory and of /dev/shm, and the maximum number of files in each of them. They apply
+# only in tier A; in tier B, only the size of each file is limited.
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 
 
@@ -46,7 +47,7 @@ def enter_pid_namespace(restricted: bool = False) -> bool:
 
 
 def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
-    """Set up the mounts for init and all its descendants. Raises OSError if this is required but impossible.
+    """Set up the mounts for init and all its descendants. Raises OSError if they are required but impossible.
 
     In tier A, the workspace section of `launch` gets the key `place`: a descriptor for the only mount through which the
     workspace can be changed.
@@ -87,8 +88,8 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 def unshare_mounts(closed: bool, hiding: bool) -> None:
     """Enter a new mount namespace and, if `closed`, new network, IPC, host name and cgroup namespaces.
 
-    If `closed`, later mounts outside do not appear inside, because they would be writable. If `hiding` paths, mounts
-    inside do not appear outside; otherwise this applies only to those on /proc.
+    If `closed`, mounts that are made outside later do not appear inside, where they would be writable. If `hiding`
+    paths, mounts made inside do not appear outside; otherwise, only mounts on /proc are kept from appearing outside.
     """
     others = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
     kernel.checked(kernel.libc.unshare(kernel.CLONE_NEWNS | (others if closed else 0)))
@@ -184,7 +185,7 @@ STANDARD_FILES = (
 
 CAPABILITY_VERSION_3, CAP_SETPCAP = 0x20080522, 8
 CapabilityHeader, CapabilitySets = ctypes.c_uint32 * 2, ctypes.c_uint32 * 6
-# The securebits to set: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, not KEEP_CAPS, and all of them locked.
+# The securebits to set: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, KEEP_CAPS off, and all four locked.
 SECUREBITS = 0b11101111
 
 
@@ -192,8 +193,8 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
     """Restrict this process irreversibly. Raises OSError if this cannot be enforced.
 
     `section` is described in toolhost.py; None means no restriction. `keepers` are the pids of init and host, which a
-    program in the same PID namespace must not kill. `channel`, which is used only in workspace mode, takes the
-    descriptor for reported system calls to init, and is then closed.
+    program in the same PID namespace must not kill. `channel` is used only in workspace mode: the descriptor for
+    reported system calls is sent over it to init, and then it is closed.
     """
     if section is None:
         return
@@ -241,7 +242,7 @@ def drop_capabilities() -> None:
 
 
 def capabilities() -> "list[int]":
-    """The effective, permitted and inheritable capabilities: the lower 32 bits of each, then the upper ones."""
+    """The effective, permitted and inheritable capabilities: the lower 32 bits of all three, then the upper."""
     sets = CapabilitySets()
     kernel.checked(kernel.libc.capget(CapabilityHeader(CAPABILITY_VERSION_3, 0), sets))
     return list(sets)
@@ -253,7 +254,7 @@ def has_setpcap() -> bool:
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
 READ = EXECUTE | READ_FILE | READ_DIR
-# The Landlock rights that a rule for a file can grant; one for a directory can grant more.
+# The Landlock rights that a rule for a file can grant; a rule for a directory can grant more.
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 
 
@@ -272,7 +273,7 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 
     With `readable`, only those paths can be read. In tier A, other paths do not exist and empty mounts cover protected
     directories, so one rule for the root is usually enough. The only devices that can be opened are DEVICES, because a
-    disk would reveal protected files, and a terminal the user's input.
+    disk would reveal protected files, and a terminal would reveal the user's input.
     """
     abi = min(section["abi"], kernel.LANDLOCK_ABI)
     if abi < 1:
@@ -294,8 +295,8 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
     """Allow reading everything that is not protected.
 
-    With `readable`, if no namespace hides everything else, allow reading only those paths and listing the directory
-    `listable`.
+    If there are `readable` paths and no namespace hides all others, allow reading only those paths and listing the
+    directory `listable`.
     """
     tops = [b"/"]
     if section["readable"] is None or section["tier"] == "A":
@@ -310,7 +311,7 @@ def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
 
 
 def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
-    """Yield the fewest paths that cover `folder` except protected paths; nothing if `folder` itself is protected."""
+    """Yield the fewest paths that cover `folder` without protected paths; nothing if `folder` is itself protected."""
     if any(writable_trees.within(folder, path) for path in protected):
         return
     if not any(writable_trees.within(path, folder) for path in protected):

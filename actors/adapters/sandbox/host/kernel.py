@@ -11,7 +11,7 @@ HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O"
 # The numbers of the limits that an END frame can report; 0 means that no limit ended the program.
 WALL, PROCESSES, MEMORY, LEASE = 1, 2, 3, 4
 
-# Maximum bytes of output that one read takes from the program; the largest frame is one byte longer.
+# Maximum bytes of the program's output that one read takes; the largest frame is one byte longer.
 CHUNK = 1 << 16
 
 
@@ -29,7 +29,7 @@ NR_OPEN_TREE = 428
 NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
 
 libc = ctypes.CDLL(None, use_errno=True)
-# The C library; calls keep the interpreter's lock, so that a forked child also holds it.
+# The C library, for system calls that fork: calls keep the interpreter's lock, so that a forked child holds it, too.
 forking_libc = ctypes.PyDLL(None, use_errno=True)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# After this time, the host reports that processes may still be running, and continues to kill.
+# Seconds after which the host reports that processes may still be running; it then continues to kill them.
 CLEAR_SECONDS = 3.0
 
 # Minimum seconds between a kill and the next search for remaining processes.
@@ -38,9 +38,9 @@ def alive(pid: int) -> bool:
 
 
 def walk(root: int) -> "Iterator[int]":
-    """Yield living processes below `root`, parents first, each as soon as its own children are known.
+    """Yield the living processes below `root`, parents first, each as soon as its own children are known.
 
-    Killing the processes as they are yielded stops a fork bomb at its source.
+    If each process is killed when it is yielded, a fork bomb is stopped at its source.
     """
     seen = children(root)
     for pid in seen:
@@ -96,8 +96,8 @@ def childless() -> bool:
 def clear(killed: "set[int] | None", seconds: float) -> bool:
     """Kill and reap all descendants of this process until no child is left; False after `seconds`.
 
-    Killed pids are added to `killed`; None allows a faster search. The next search finds processes created meanwhile,
-    because orphans become children of this process (subreaper).
+    Killed pids are added to `killed`; None allows a faster search. Processes created during a search are found by the
+    next one, because orphans become children of this process (subreaper).
     """
     began = time.monotonic()
     deadline = began + seconds
@@ -117,7 +117,7 @@ def clear(killed: "set[int] | None", seconds: float) -> bool:
 
 
 def reap_until(deadline: float) -> bool:
-    """Reap until no child is left or the deadline has passed. Searching again would slow down exiting processes."""
+    """Reap until no child is left or the deadline has passed. A new search now would slow down exiting processes."""
     while True:
         for _ in reap():
             pass
@@ -130,7 +130,10 @@ def reap_until(deadline: float) -> bool:
 
 
 def descendants_unseen(root: int) -> "Iterator[int]":
-    """Yield processes below `root`, with zombies, parents first; finds other threads' children only if orphaned."""
+    """Yield the processes below `root`, including zombies, parents first.
+
+    Looks only at main threads, so the children of other threads are found only once they are orphans.
+    """
     seen = [root]
     for pid in seen:
         with suppress(OSError):  # the process has ended
@@ -146,7 +149,7 @@ def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
 
 
 def kill_all(pids: "Iterator[int]") -> None:
-    """Kill each process along with its process group, unless it is our own: no member can escape by forking."""
+    """Kill each process, and its process group unless that is ours, so that no member can escape by forking."""
     groups = {os.getpgrp()}
     for pid in pids:
         with suppress(OSError):  # the process has ended

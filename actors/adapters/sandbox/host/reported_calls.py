@@ -27,11 +27,11 @@ MAX_PATH = 4096
 
 
 class NotBrokeredError(Exception):
-    """The broker does not carry out a system call; the call continues with the program's own restricted rights."""
+    """The broker does not carry out a system call; the kernel continues it with the program's own restricted rights."""
 
 
 def install(program: "ctypes.Structure") -> int:
-    """Install a seccomp filter for this process and its descendants; return the descriptor that reports their calls.
+    """Install a seccomp filter for this process and its descendants; return the descriptor that reports calls.
 
     Since Linux 5.19, only a fatal signal interrupts a call that was read from the descriptor. Raises OSError.
     """
@@ -95,12 +95,12 @@ class SystemCall:
         return self.opened(f"fd/{number}", os.O_PATH)
 
     def answer(self, error: int = 0, flags: int = 0) -> None:
-        """End the call with result 0 or an error; `flags` can make the kernel continue the call instead."""
+        """Answer the call with the result 0 or an error; `flags` can make the kernel carry out the call instead."""
         words = (self.id, 0, (-error & 0xFFFFFFFF) | flags << 32)
         self.tell(SEND, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 
     def give(self, file: int, flags: int) -> None:
-        """End the call with a copy of `file`. Raises OSError if the caller cannot have more descriptors."""
+        """Answer the call with a copy of `file`. Raises OSError if the caller cannot have more descriptors."""
         words = (self.id, ADD_AND_SEND | file << 32, flags << 32)
         self.tell(ADD_FILE, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
 

@@ -14,7 +14,7 @@ ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
 # Filter results: the system call fails with EPERM, fails with ENOSYS, or does nothing and reports success.
 REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x00050000
 
-# Filter results: the system call fails with EOPNOTSUPP, or is reported to a process and waits for its answer.
+# Filter results: the system call fails with EOPNOTSUPP, or is reported to the broker and waits for its answer.
 UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
 
 # Offsets in struct seccomp_data; an argument takes 8 bytes, lower half first.
@@ -23,8 +23,8 @@ NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 X32_BIT = 0x40000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# System calls refused with EPERM regardless of their arguments: those that affect the network, other processes or the
-# machine; and shmget, because its shared memory does not belong to a process, so no limit includes it.
+# System calls that are refused with EPERM whatever their arguments: those that affect the network, other processes or
+# the machine; and shmget, because its shared memory belongs to no process, so that no limit includes it.
 DENIED = """
 accept accept4 bind connect listen socket
 ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp migrate_pages move_pages
@@ -35,16 +35,16 @@ kexec_file_load init_module finit_module delete_module reboot settimeofday clock
 ioperm syslog vhangup shmget
 """
 
-# System calls also refused in tier B: they change metadata, which Landlock does not restrict, or use memory and queues
-# that are shared by name.
+# System calls that are also refused in tier B: they change metadata, which Landlock does not restrict, or use memory or
+# queues that are shared by name.
 DENIED_IN_B = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
 setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmat shmctl semget semop
 semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
 
-# System calls that the broker carries out in workspace mode. It does not make hard links, pipes, sockets, devices or
-# extended attributes.
+# System calls that the broker carries out in workspace mode. The broker does not make hard links, pipes, sockets,
+# devices or extended attributes.
 REPORTED = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
@@ -76,7 +76,8 @@ STREAM_PAIRS = (1, 5)
 # The ioctls TIOCSTI and TIOCLINUX, which insert input into a terminal.
 TERMINAL_INPUT = (0x5412, 0x541C)
 
-# F_SETOWN and F_SETOWN_EX choose a process to get signals about a file; SOCKET_OWNER does this for sockets.
+# The fcntl commands F_SETOWN and F_SETOWN_EX, which choose the process that gets signals about a file. SOCKET_OWNER has
+# the ioctls that do the same for sockets.
 SIGNAL_OWNER = (8, 15)
 
 SOCKET_OWNER = (0x8901, 0x8902)
@@ -88,8 +89,8 @@ LEASES = (1024, 1040)
 HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
 
 IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
-# The types of ioctls for terminals, files and sockets. Of other types, only ioctls that read are allowed: the others
-# control devices, or change a file system's attributes, versions and subvolumes, even through a file opened for
+# The types of ioctls for terminals, files and sockets. Of other types, only ioctls that read are allowed: ioctls that
+# write control devices, or change a file system's attributes, versions and subvolumes, even through a file opened for
 # reading.
 IOCTL_KINDS = (0x5400, 0x8900)
 
@@ -99,9 +100,9 @@ def seccomp_program(
 ) -> bytes:
     """The filter for an architecture. Raises OSError if its system call numbers are unknown.
 
-    `tier` is the sandbox's, `abi` is Landlock's; `keepers` are pids that must not be signalled. With `brokered`, file
-    system changes are reported to the broker in init (write_broker.py). With `apart`, ways of reading that Landlock
-    does not restrict are refused, too, which keeps principals apart.
+    `tier` is the tier of the sandbox, `abi` the version of Landlock; `keepers` are pids that must not be signalled.
+    With `brokered`, file system changes are reported to the broker in init (write_broker.py). With `apart`, ways of
+    reading that Landlock does not restrict are refused, too, which keeps principals apart.
     """
     table = kernel.NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
@@ -119,7 +120,7 @@ def seccomp_program(
 
 
 def denied_names(tier: str, abi: int) -> "list[str]":
-    """The system calls that are always refused; `truncate` is one if Landlock (`abi`) cannot restrict it."""
+    """The system calls that are always refused; includes `truncate` if Landlock (version `abi`) cannot restrict it."""
     names = list[str](DENIED.split())
     if tier == "B":
         names += DENIED_IN_B.split()
@@ -129,7 +130,7 @@ def denied_names(tier: str, abi: int) -> "list[str]":
 
 
 def header(machine: str) -> "list[bytes]":
-    """BPF code that kills a process that makes system calls of another architecture, and loads the call's number."""
+    """BPF code that loads the call's number, and kills a process that makes system calls of another architecture."""
     program = load(ARCHITECTURE) + test(EQUAL, ARCHITECTURES[machine], 1, 0) + result(KILL_PROCESS) + load(NUMBER)
     if machine == "x86_64":
         program += test(AT_LEAST, X32_BIT, 0, 1) + result(UNKNOWN)
@@ -137,13 +138,13 @@ def header(machine: str) -> "list[bytes]":
 
 
 def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str, list[bytes]]":
-    """The system calls that are allowed only with certain arguments, each with the BPF code that checks these."""
+    """The system calls that are allowed only with certain arguments, each with the BPF code that checks them."""
     oneself = all_equal((0, 0))
     calls = {
         "clone3": result(UNKNOWN),  # a filter cannot read its flags in memory; the C library then uses clone
         "clone": argument(0) + test(ANY_BIT, NAMESPACE_FLAGS, 0, 1) + result(REFUSE) + result(ALLOW),
         "socketpair": argument(0) + test(EQUAL, AF_UNIX, 1, 0) + result(REFUSE) + pair_kind(),
-        # allowed without an address, because event loops wake themselves like this
+        # allowed only without an address, which is how event loops wake themselves
         "sendto": all_equal((4, 0), (4.5, 0)),
         "prlimit64": oneself,
         "sched_setaffinity": oneself,
@@ -179,14 +180,14 @@ def reported() -> "dict[str, list[bytes]]":
 
 
 def unread() -> "dict[str, list[bytes]]":
-    """Code that refuses watching directories and reading extended attributes, which would reveal hidden files."""
+    """Code that refuses to watch directories or read extended attributes, because that would reveal hidden files."""
     calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
     calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
     return calls
 
 
 def unless_reading(flags: int) -> "list[bytes]":
-    """Code that reports opening a file, unless only for reading.
+    """Code that reports an attempt to open a file, unless it is opened only for reading.
 
     `flags` is the number of the argument with the open flags.
     """
@@ -222,7 +223,7 @@ def ioctls(tier: str) -> "list[bytes]":
 
 
 def unless_truncating_reader(flags: int) -> "list[bytes]":
-    """Code that refuses O_RDONLY with O_TRUNC, which Landlock before version 3 allows.
+    """Code that refuses O_RDONLY together with O_TRUNC, which Landlock allows before version 3.
 
     `flags` is the number of the argument with the open flags.
     """

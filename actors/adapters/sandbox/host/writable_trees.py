@@ -23,7 +23,7 @@ GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
 
 
 def folded(name: bytes) -> "set[str]":
-    """The forms of a file name that are compared, as file systems may ignore case and some other characters."""
+    """The forms in which a file name is compared, because file systems may ignore case and some characters."""
     text = os.fsdecode(name)
     if text.isascii():
         return {text.lower()}
@@ -43,7 +43,7 @@ class Names:
         # The other components of such names. No symbolic link may have these names, because its target could have any
         # name.
         self.inner = set[str]().union(*(part for pattern in several for part in pattern[:-1]))
-        # Names that are harmless alone, but from which several changes could make something protected.
+        # Names that are harmless alone, but that several changes together could turn into something protected.
         self.joint = GIT_PARTS | self.ends | self.inner
 
     def cover(self, path: bytes) -> bool:
@@ -88,7 +88,7 @@ NR_OPENAT2 = 437
 RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
 RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 MAX_LINKS = 40
-# Maximum entries of a directory that can be moved, because each file and directory in it is checked before the move.
+# Maximum number of entries in a directory that can be moved, because each of them is checked before the move.
 MAX_MOVED = 100_000
 
 # Maximum seconds to wait for the broker of another call, or for a program that has locked the directory.
@@ -104,8 +104,9 @@ class NotAloneError(Exception):
 class TreeLock:
     """A context manager that excludes the brokers of all other calls whose workspace is in, or contains, `root`.
 
-    It uses only locks (flock) on directories, so it leaves nothing behind: one on `root`, and shared ones above.
-    Entering raises OSError (EAGAIN) after LOCK_SECONDS, because any program that can read a directory can lock it.
+    It uses only locks (flock) on directories, which leave nothing behind: one on `root`, and shared locks on the
+    directories above it. Entering raises OSError (EAGAIN) after LOCK_SECONDS, because any program that can read a
+    directory can lock it.
     """
 
     def __init__(self, root: bytes) -> None:
@@ -213,8 +214,8 @@ class WritableTrees:
     def find(self, call: SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False) -> TreeEntry:
         """The entry at a path relative to the caller's `directory`; a final link is followed only if `follow`.
 
-        With `private`, it may also be in the private directory. Raises NotBrokeredError outside the trees, or
-        OSError.
+        With `private`, the entry may also be in the private directory. Raises NotBrokeredError for an entry outside the
+        trees, or OSError.
         """
         base = AT_FDCWD if path.startswith(b"/") else call.base(directory)
         try:
@@ -276,8 +277,8 @@ class WritableTrees:
     def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
         """Raise NotBrokeredError if `place` is protected.
 
-        With `new`, also raises it if creating `place` would make its directory a git repository; with `above`, also if
-        one of the `denied` paths lies below `place`.
+        With `new`, also raises NotBrokeredError if creating `place` would make its directory a git repository; with
+        `above`, also if one of the `denied` paths lies below `place`.
         """
         if not place.root.guarded:
             return
@@ -318,7 +319,7 @@ class WritableTrees:
             raise NotAloneError
 
     def check_link(self, name: bytes) -> None:
-        """Raise NotBrokeredError if a symbolic link must not have this name, or NotAloneError without the lock."""
+        """Raise NotBrokeredError if a symbolic link must not have this name, NotAloneError if the lock is not held."""
         self.check_alone()
         if folded(name) & self.names.inner:
             raise NotBrokeredError
@@ -334,8 +335,8 @@ class WritableTrees:
     def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
         """Raise NotBrokeredError if moving a directory would move or create a protected file.
 
-        Also raises it for more than MAX_MOVED entries, and for a link with a forbidden name. Raises NotAloneError for a
-        directory or a link without the lock.
+        Also raises NotBrokeredError for more than MAX_MOVED entries, and for a link with a forbidden name. Raises
+        NotAloneError for a directory or a link if the lock is not held.
         """
         status = place.status()
         if status is not None and stat.S_ISLNK(status.st_mode):
@@ -358,7 +359,7 @@ class WritableTrees:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def writable(self, place: TreeEntry, status: os.stat_result) -> bool:
-        """Whether the broker may change a file, because it is not protected and has one hard link. Raises OSError."""
+        """Whether the broker may change a file: it must not be protected or have several hard links. Raises OSError."""
         try:
             self.check(place)
             check_single(status)
@@ -389,8 +390,8 @@ class WritableTrees:
     def open_number(self, call: SystemCall, number: int) -> int:
         """Open the file behind a program's descriptor for changes. Raises NotBrokeredError or OSError.
 
-        In tier A, a file that the broker has opened has no path here; NotBrokeredError then lets the kernel continue
-        the call on a writable mount.
+        In tier A, a file that the broker opened for the program has no path here. NotBrokeredError is then raised, and
+        the kernel continues the call, which the file's writable mount allows.
         """
         with kernel.Opened(call.file(number & 0xFFFFFFFF)) as file:
             try:

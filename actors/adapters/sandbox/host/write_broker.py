@@ -133,17 +133,17 @@ class Broker:
             self.refuse(call, name)
         except OSError as error:
             call.answer(error.errno or errno.EPERM)
-        except Exception:  # noqa: BLE001 -- whatever a program sends, init must live on
+        except Exception:  # noqa: BLE001 -- whatever a program sends, init must not end
             call.answer(errno.EPERM)
 
     def refuse(self, call: SystemCall, name: str) -> None:
-        """Let the kernel decide by the program's rights; but refuse METADATA in tier B, where it would allow them."""
+        """Let the kernel decide by the program's rights, but refuse METADATA in tier B, where it would be allowed."""
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
         else:
             call.answer(flags=reported_calls.CONTINUE)
 
-    # --- what the calls do --------------------------------------------------------------------------------------------
+    # --- what each system call does -----------------------------------------------------------------------------------
 
     def open(self, call: SystemCall, directory: int, address: int, flags: int, mode: int) -> None:
         path = call.text(address)
@@ -194,7 +194,7 @@ class Broker:
         places: list[writable_trees.TreeEntry] = []
         try:
             for base, address in (old, new):
-                with suppress(NotBrokeredError):  # this path is outside the workspace
+                with suppress(NotBrokeredError):  # raised for a path outside the workspace
                     places.append(self.trees.find(call, base, call.text(address), follow=False))
             if not places:
                 raise NotBrokeredError
