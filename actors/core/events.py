@@ -31,7 +31,7 @@ class LlmOutcome(Struct, frozen=True):
 
 
 class ToolEvent(Struct, frozen=True):
-    """The base class of events that report how a tool call ended."""
+    """The base class of events that report how the execution of a tool ended."""
 
 
 class Timer(Struct, frozen=True):
