@@ -79,7 +79,7 @@ export function drawLog(scope, into, conversation, rest, base) {
   /** @param {any} each @param {HTMLElement} content */
   function unfold(each, content) {
     const said = replayed.get(each.step), after = h('div');
-    fill(content, part('event', each.eventJson), part('effects', each.effectsJson), part('context', each.contextJson), said?.difference && part('difference', said.difference), said && part('state after it (replayed)', said.stateJson),
+    fill(content, part('event', each.eventJson), part('effects', each.effectsJson), part('context', each.contextJson), said?.difference && part('difference', said.difference), said && part('state after this step (replayed)', said.stateJson),
       h('div.row', {}, h('a', { href: `${base}/log/${each.step}` }, 'Link to this step'), each.digest && h('code.small', { title: 'The digest that chains the log' }, each.digest.slice(0, 16)),
         Number(each.revision) > 0 && h('button.small', { type: 'button', onclick: () => until(each, after) }, 'Replay up to here')), after);
   }

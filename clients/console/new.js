@@ -14,7 +14,7 @@ export function newConversation() {
   const modes = [restrictedAvailable && 'MODE_RESTRICTED', workspaceAvailable && 'MODE_WORKSPACE', 'MODE_UNRESTRICTED'].filter(Boolean);
   const mode = select('mode', modes.map((each) => [each, word(each, 'MODE')]), server.info.defaultMode ?? modes[0]);
   const policy = select('policy', [['APPROVAL_POLICY_ASK_WRITES', 'ask before writes'], ['APPROVAL_POLICY_ASK_ALL', 'ask before each tool'], ['APPROVAL_POLICY_AUTO', 'never ask']], remembered('policy', 'APPROVAL_POLICY_ASK_WRITES'));
-  const instructions = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'instructions', name: 'instructions', rows: 2, placeholder: 'Optional: what the agent should know or be' }));
+  const instructions = /** @type {HTMLTextAreaElement} */ (h('textarea', { id: 'instructions', name: 'instructions', rows: 2, placeholder: 'Optional: background for the agent, or its role' }));
   let asked = 0;
   async function complete() {
     const mine = ++asked, folder = directory.value.replace(/[^/]*$/, '') || '/';

@@ -92,7 +92,7 @@ function question(each, readOnly) {
     h('button.primary', { type: 'submit' }, each.url ? 'I have opened it' : 'Answer'))));
   return h('section.ask', { 'aria-label': 'Question' },
     h('header', {}, h('span.dot'), h('h3', {}, each.mcpServer ? `${each.mcpServer} asks` : 'A tool asks'),
-      each.deadline && h('span.badge', {}, `until ${new Date(ms(each.deadline)).toLocaleTimeString()}`)),
+      each.deadline && h('span.badge', {}, `answer by ${new Date(ms(each.deadline)).toLocaleTimeString()}`)),
     h('p.plain', {}, each.message), form, h('p.small', {}, 'This text comes from the MCP server. Your answer goes to it and is kept in the log: do not enter secrets.'));
 }
 
@@ -128,8 +128,8 @@ function field(name, about, required) {
 
 /** @param {any} each a ClientToolCallChanged */
 function clientCall(each) {
-  return h('section.ask.quiet', { 'aria-label': 'Call that a client answers' }, h('header', {}, h('span.dot'), h('h3', {}, `A program is asked to run ${toolName(each.call.tool)}`),
-    each.deadline && h('span.badge', {}, `until ${new Date(ms(each.deadline)).toLocaleTimeString()}`)), h('code', {}, callSummary(each.call)));
+  return h('section.ask.quiet', { 'aria-label': 'Client tool call' }, h('header', {}, h('span.dot'), h('h3', {}, `A program is asked to run ${toolName(each.call.tool)}`),
+    each.deadline && h('span.badge', {}, `answer by ${new Date(ms(each.deadline)).toLocaleTimeString()}`)), h('code', {}, callSummary(each.call)));
 }
 
 /** @param {any[]} messages @param {boolean} readOnly */

@@ -226,7 +226,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_CYCLE_RUNNING: _RefusalReason.ValueType  # 30
     """FAILED_PRECONDITION. The request cycle has not ended yet.
 
-    Wait for its end, or fork at an earlier one.
+    Wait until it ends, or fork at an earlier one.
     """
     REFUSAL_REASON_NOT_FORKABLE: _RefusalReason.ValueType  # 31
     """FAILED_PRECONDITION. The conversation cannot be forked at this request cycle: no
@@ -500,7 +500,7 @@ supports.
 REFUSAL_REASON_CYCLE_RUNNING: RefusalReason.ValueType  # 30
 """FAILED_PRECONDITION. The request cycle has not ended yet.
 
-Wait for its end, or fork at an earlier one.
+Wait until it ends, or fork at an earlier one.
 """
 REFUSAL_REASON_NOT_FORKABLE: RefusalReason.ValueType  # 31
 """FAILED_PRECONDITION. The conversation cannot be forked at this request cycle: no
