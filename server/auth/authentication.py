@@ -1,8 +1,9 @@
 """Finds the principal and the role of a caller by token, client certificate, or the operator's authorizer.
 
-A listener with `client_ca` asks clients for certificates (mutual TLS). They are parsed here, because gRPC does not
-report when a certificate expires, and truncates the names in it at a zero byte, with which an attacker's certificate
-could pass for that of another host or user. The HTTP gateway forwards the certificates that its own clients present.
+A listener with `client_ca` asks clients for certificates (mutual TLS). They are parsed here for two reasons: gRPC does
+not report when a certificate expires, and it truncates the names in a certificate at a zero byte, so that an attacker's
+certificate could pass for another host's or user's. The HTTP gateway forwards the certificates that its own clients
+present.
 
 The authorizer is a class named in the settings. It runs on threads, with a time limit; if it fails, the client's call
 is refused.

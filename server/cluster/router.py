@@ -207,7 +207,8 @@ REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversatio
 SEARCH_SECONDS = 5.0
 # The same while a node is leaving: longer, because it releases its conversations only after their runs have ended.
 LEAVING_SECONDS = 60.0
-# The second attempt follows without a pause; from then on, each pause is twice as long as the one before.
+# The shortest and the longest pause in seconds between attempts. The second attempt follows without a pause; from then
+# on, each pause is twice as long as the one before.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 THREADS = 4
 

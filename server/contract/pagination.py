@@ -21,7 +21,8 @@ _CHECK = 8
 
 _BEYOND = 1 << 63
 
-# msgspec inspects a type on first use; two threads doing so at the same time would crash the process.
+# Held while msgspec decodes a position: it inspects a type on first use, and two threads that do so at the same time
+# would crash the process.
 _EXAMINING = threading.Lock()
 
 

@@ -19,7 +19,8 @@ from server.cli import CANNOT_START, USAGE, fail
 from server.operating_system import CannotListenError, bound, tune_process
 from server.settings.setting_values import LOG_LEVELS, ConfigError, Listen, PortListen, unencrypted
 
-# The server would have to trust this process; it accepts certificates only from a gateway that it has started itself.
+# The warning that client certificates are not passed on: the server accepts them only from a gateway that it has
+# started itself, because it must trust that process.
 NOT_PASSED_ON = "--client-ca: the server does not see client certificates, so every call also needs a token"
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
 

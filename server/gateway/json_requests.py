@@ -29,7 +29,8 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 _PATH = re.compile(r"(?:`[^`]*`|[^,`])+")
 _DECIMAL = re.compile(r"-?[0-9]{1,20}")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|NaN|-?Infinity")
-# protobuf itself also accepts underscores, digits of other scripts, and times that no clock shows.
+# The accepted forms of durations and times. protobuf itself also accepts underscores, digits of other scripts, and
+# times that no clock shows.
 _FORMS = {
     "google.protobuf.Duration": re.compile(r"-?[0-9]+(\.[0-9]{1,9})?s"),
     "google.protobuf.Timestamp": re.compile(r"[0-9T:.-]+(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"),

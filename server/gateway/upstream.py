@@ -155,7 +155,7 @@ class Upstream:
             lent.calls -= 1
 
     async def _close_unused(self, connection: Connection) -> None:
-        """Close a connection that no longer has calls: a server that ends when it is unused counts connections."""
+        """Close a connection without calls: a server that ends when it is unused would keep running because of it."""
         begun = -1
         while connection.calls or begun != connection.begun:
             begun = connection.begun

@@ -24,9 +24,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 8
-# A quarter of the threads stays free for other principals when one principal has many reads.
+# The share of the threads (one in RESERVED_SHARE) that stays free for other principals when one principal has many
+# reads.
 RESERVED_SHARE = 4
-# Half of the threads may run long reads, and half of those threads may run long reads of one principal.
+# The share of the threads (one in LONG_SHARE) that may run long reads. The same share of these threads may run long
+# reads of one principal.
 LONG_SHARE = 2
 
 

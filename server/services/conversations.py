@@ -483,8 +483,8 @@ class ConversationService(v1.ConversationServiceServicer):
         await self._exports.serve(conversation_id, request, context.write)
 
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
-        # Each response is encoded once, and its bytes are sent to all clients that need it.
         conversation_id = await self._resolver.identify(request.name)
+        # Each response is encoded once, and its bytes are sent to all clients that need it.
         await self._watchers.serve(conversation_id, request, context.write)
 
     async def WatchConversations(  # type: ignore[override]

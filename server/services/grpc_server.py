@@ -186,8 +186,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 # Options that close connections without a call after a minute; clients reconnect by themselves.
 IDLE = (("grpc.max_connection_idle_ms", 60_000),)
-# A call that is reset immediately counts as open until the server has looked at it, so this limits the cost of a flood
-# of such calls. It also refuses some calls of an honest burst, which clients can repeat.
+# Options for addresses that strangers can reach. A call that is reset immediately counts as open until the server has
+# looked at it, so this limit bounds the cost of a flood of such calls. It also refuses some calls of an honest burst,
+# which clients can repeat.
 FOR_STRANGERS = (("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),)
 # Options for addresses that strangers cannot reach: all calls of a burst of any size are accepted.
 FOR_FRIENDS = (("grpc.http.overload_protection", 0),)

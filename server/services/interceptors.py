@@ -92,7 +92,8 @@ def forwarded_peer_of(context: Context) -> str:
 
 log = logging.getLogger(__name__)
 
-# Orchestrators such as Kubernetes have no token; the service limits its own resources.
+# The prefix of the methods that need no token: those of the health service, which limits its own resources.
+# Orchestrators such as Kubernetes have no token.
 OPEN_PREFIX = "/grpc.health.v1.Health/"
 OURS = "/bedrock.v1."
 # The prefix of methods that wait. They are measured as streams, so that they do not distort the latencies of other

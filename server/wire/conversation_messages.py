@@ -243,7 +243,10 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 
 
 def present(conversion: messages.ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """A conversation with its running jobs, MCP servers' states, and tokens of system prompt and tools. Thread-safe."""
+    """A conversation with its running jobs, its MCP servers' states, and the tokens that prompt and tools take.
+
+    Thread-safe.
+    """
     answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     answer.context_usage.fixed_tokens = conversion.fixed_tokens(record)

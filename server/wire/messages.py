@@ -236,7 +236,8 @@ class ConversionContext:
         return call.group or self.groups.get(call.name, context.ToolGroup.OTHER)
 
 
-# Protobuf parsers accept 100 nested messages, and a level of JSON takes up to three.
+# The maximum depth of JSON in a Struct. Protobuf parsers accept 100 nested messages, and a level of JSON takes up to
+# three.
 MAX_DEPTH = 24
 
 

@@ -321,8 +321,8 @@ class AsyncConversationDecisions(AsyncConversationBase):
 
         Args:
             question: The question, its name or its id.
-            content: The values of the form's fields that are filled in. None if the question is a URL to visit, in
-                which case the answer says that the user has visited it.
+            content: The values of the form's fields that are filled in. None if the question is a URL to visit: the
+                answer then says that the user has visited it.
             request_id: The id to reuse if this call is repeated; generated if None.
             timeout: Time limit for this call in seconds; the client's if None.
 

@@ -66,7 +66,8 @@ class Client(Closing):
             address: ``host:port``, ``https://host:port`` or ``unix:/path``. Default: the environment variable
                 BEDROCK_ADDRESS or, if it is not set, the Unix socket of a server that this user runs on this machine.
             token: The bearer token. Default: the environment variable BEDROCK_TOKEN or, if it is not set, the token in
-                the data directory of a server on this machine, which is sent through that server's Unix socket only.
+                the data directory of a server on this machine. The latter is sent through that server's Unix socket
+                only.
             ca_file: A file with the CA certificates to trust instead of the system's (PEM). Default: BEDROCK_CA_FILE.
             certificate_file: The client's own certificate with its chain (PEM), for a server that asks for one.
                 Default: BEDROCK_CERTIFICATE_FILE.

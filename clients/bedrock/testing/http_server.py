@@ -146,7 +146,7 @@ class ScriptedServer:
 
 
 def whole(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> bytes:
-    """A complete HTTP response, after which the connection closes, unless `headers` has another `connection`."""
+    """A complete HTTP response. The connection closes after it, unless `headers` has another `connection`."""
     lines = [f"HTTP/1.1 {status} Fake", f"content-type: {content_type}", f"content-length: {len(body)}"]
     headers.setdefault("connection", "close")
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]

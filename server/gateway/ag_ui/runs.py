@@ -81,8 +81,8 @@ class AgUiRun:
             *(self._resumed(index, entry, conversation.name) for index, entry in enumerate(given.resume or ())),
             *(self._result(index, result, conversation.name) for index, result in news.results),
         ]
-        # The messages are sent before the answers, because the answers may end the run that asked for them, and the
-        # messages belong to that run.
+        # The messages are sent before the answers: they belong to the run that asked for the answers, and the answers
+        # may end that run.
         run = await self._say(news, conversation, joins=bool(answers)) or conversation.state.run
         for place, call, request in answers:
             with _about(place), self._needless(place, but="unknown" if call == "SubmitToolResult" else ""):

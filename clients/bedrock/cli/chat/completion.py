@@ -19,7 +19,7 @@ from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivateError, check_private, open_believed
 
-# The size in bytes to which the history file is cut when it has grown to more than twice that.
+# The size in bytes to which the history file is cut once it is more than twice as large.
 HISTORY_BYTES = 256 * 1024
 
 _SECRET = re.compile(

@@ -116,7 +116,7 @@ def columns(stream: TextIO) -> Width | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """The terminal's width minus one, because terminals differ in where the cursor is after the last column."""
+    """The terminal's width minus one: terminals differ in where they put the cursor after the last column."""
     try:
         size = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # the stream is closed, or not really a terminal
