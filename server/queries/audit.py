@@ -368,7 +368,7 @@ class _Run:
         self._revision = 0
 
     def next(self) -> list[v1.ReplayConversationResponse]:
-        """The next steps; [] at the end. Raises RevisionTooOldError (pruned)."""
+        """The next steps; [] at the end of the log. Raises RevisionTooOldError (pruned)."""
         try:
             rows = self._rows(ROWS)
         except StoreDamagedError:
@@ -394,7 +394,7 @@ class _Run:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:
-        """One step that reports the next row as unreadable; [] if it was already reported, or at the end.
+        """One step that reports the next row as unreadable; [] if it was already reported, or at the end of the log.
 
         Nothing after that row can be replayed.
         """

@@ -176,7 +176,7 @@ class NameResolver:
         return None if conversation_id is None else self._store.load(conversation_id)
 
     def _remember(self, record: ConversationRecord) -> None:
-        """Cache id and principal, which never change; a full cache drops the oldest."""
+        """Cache the id and the principal, which never change; a full cache drops its oldest entry."""
         self._owners[record.id] = record.principal
         if len(self._owners) > OWNERS:
             del self._owners[next(iter(self._owners))]

@@ -64,7 +64,7 @@ class Health:
         self._watches = _Places(MAX_WATCHES)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The service, for registration with a grpc.aio server."""
+        """The health service, for registration with a grpc.aio server."""
         encode = _Status.SerializeToString
         methods = {
             "Check": reading_handler(self._check, encode, response_streaming=False),

@@ -101,7 +101,7 @@ class InitialSnapshot:
 def open_stream(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
 ) -> InitialSnapshot:
-    """Read the snapshot of a stream. Blocks; called on a thread of `ReadPool`.
+    """Read the snapshot with which a stream begins. Blocks; called on a thread of `ReadPool`.
 
     Raises ConversationNotFoundError, or MalformedRequestError for a revision in the future.
     """

@@ -46,7 +46,7 @@ class ListFilter:
         """For each conversation that was sent or reported as gone: whether the client now has it in its list."""
 
     def classify(self, record: ConversationRecord) -> ListVerdict:
-        """What to send about a changed conversation; remembers whether the client has it afterwards."""
+        """Decide what to send about a changed conversation, and remember whether the client has it afterwards."""
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True

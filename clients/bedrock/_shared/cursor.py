@@ -55,7 +55,7 @@ class EventCursor:
 
     @property
     def finished(self) -> bool:
-        """Whether a stream that ended without an error need not be opened again."""
+        """Whether no more events follow, so that a stream that ended without an error need not be opened again."""
         return self.deleted or (self.until_settled and self.caught_up)
 
     def request(self) -> v1.SubscribeRequest:
