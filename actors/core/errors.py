@@ -106,7 +106,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.SLUG_TAKEN: "this slug is already taken",
     Reason.MODEL_UNAVAILABLE: "this model is not available",
     Reason.MODE_UNAVAILABLE: "this mode is not available on this server",
-    Reason.WORKING_DIRECTORY_INVALID: "the working directory must be an existing absolute directory",
+    Reason.WORKING_DIRECTORY_INVALID: "the working directory must be the absolute path of an existing directory",
     Reason.IMAGE_INVALID: "the image cannot be used",
     Reason.REVISION_TOO_OLD: "events after this revision have been pruned: take a new snapshot",
     Reason.TOO_MANY_STREAMS: "too many streams are open",

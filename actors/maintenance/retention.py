@@ -98,7 +98,7 @@ class Housekeeper:
             except StoreUnavailableError as error:
                 log.warning("housekeeping stopped until its next round: %s", error)
             except Exception:
-                log.exception("housekeeping failed; its next round tries again")
+                log.exception("housekeeping failed; the next round will try again")
             pause = self._retention.round_seconds
 
     def _steps(self) -> Iterator[None]:

@@ -324,7 +324,7 @@ def _agents(_: re.Match[str], request: ModelRequest) -> Scene:
 
 
 def _upgrade(said: re.Match[str], request: ModelRequest) -> Scene:
-    reason = "This demo shows how an agent asks for more rights. You can deny it."
+    reason = "This demo shows how an agent asks for more rights. You can deny the request."
     mode = "workspace" if said[1].lower() == "workspace" else "unrestricted"
     asked = {"reason": reason, "mode": mode}
     return using("request_mode_upgrade", asked, f"I will ask you for {mode} mode.", request)

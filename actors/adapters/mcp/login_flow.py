@@ -263,7 +263,7 @@ async def log_in(
     except TimeoutError:
         raise LoginError(f"the server or its authorization server did not respond within {ALL_SECONDS:g} s") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise LoginError(f"a request failed: {error or type(error).__name__}") from None
+        raise LoginError(f"a login request failed: {error or type(error).__name__}") from None
     except OSError as error:
         raise LoginError(f"cannot listen for the browser's redirect: {error.strerror}") from None
 

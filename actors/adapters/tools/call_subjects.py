@@ -102,7 +102,7 @@ def prepared_rule(rule: ApprovalRule, within: Sequence[str] | None = None) -> Ap
     """
     if rule.path:
         if not rule.path.startswith("/"):
-            raise InvalidApprovalRuleError("path", "must be an absolute directory")
+            raise InvalidApprovalRuleError("path", "must be the absolute path of a directory")
         return replace(rule, path=real_path(rule.path, "/", within))
     if rule.command:
         subject = shell_subject(rule.command)
@@ -125,7 +125,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
     if rule.action is Action.ALLOW and not prefix_allows(command.words, command):
         raise InvalidApprovalRuleError(
             "command_prefix",
-            f"must not begin with {shlex.join(command.words[:2])}, which may run what its arguments name; "
+            f"must not begin with {shlex.join(command.words[:2])}, which can run programs that its arguments name; "
             "allow the exact command",
         )
     return replace(rule, command_prefix=rule.command_prefix.strip(), words=command.words)

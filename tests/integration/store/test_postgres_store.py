@@ -411,7 +411,7 @@ def test_a_database_that_cannot_serve_is_told(
     with pytest.raises(ports.StoreUnusableError, match="read-only"):
         open_postgres(f"{database}&options=-c%20default_transaction_read_only%3Don", ME)
     monkeypatch.setattr(engine, "OLDEST", 99)
-    with pytest.raises(ports.StoreUnusableError, match=r"is PostgreSQL \d+; Bedrock needs 99 or newer"):
+    with pytest.raises(ports.StoreUnusableError, match=r"runs PostgreSQL \d+; Bedrock requires 99 or newer"):
         open_postgres(database, ME)
 
 

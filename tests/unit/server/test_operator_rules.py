@@ -46,7 +46,7 @@ def test_rules_are_read_in_their_order(tmp_path: Path) -> None:
         ('action = "deny"\ntool = 5', r"approval_rules\[1\].tool: must be a non-blank string"),
         ('action = "deny"\ncommand = " "', r"approval_rules\[1\].command: must be a non-blank string"),
         ('action = "allow"\ncommand_prefix = "bash"', r"approval_rules\[1\].command_prefix: must not begin with bash"),
-        ('action = "deny"\npath = "src"', r"approval_rules\[1\].path: must be an absolute directory"),
+        ('action = "deny"\npath = "src"', r"approval_rules\[1\].path: must be the absolute path of a directory"),
     ],
 )
 def test_a_rule_that_cannot_be_used_is_named(tmp_path: Path, table: str, said: str) -> None:

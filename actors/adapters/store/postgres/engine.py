@@ -241,7 +241,7 @@ def database_outages() -> OutageLog:
 def unfitness(version: int, encoding: str, read_only: bool) -> StoreError | None:
     """The error for unsuitable values of FITNESS (DatabaseAwayError for a read-only database); None if suitable."""
     if version < OLDEST:
-        return StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
+        return StoreUnusableError(f"the database runs PostgreSQL {version}; Bedrock requires {OLDEST} or newer")
     if encoding != "UTF8":
         text = f"the database's encoding is {encoding}; create one with CREATE DATABASE … ENCODING 'UTF8'"
         return StoreUnusableError(text)
