@@ -30,6 +30,8 @@ from actors.ports import ModelFailedError
 
 # Maximum bytes of an error response that are read.
 MAX_ERROR_BYTES = 64 << 10
+# Maximum characters of a provider's error text that are looked at: patterns take a time that grows with the square.
+_MAX_MATCHED = 8 << 10
 # Maximum characters of a provider's error text that are passed on.
 MAX_SAID = 400
 # Maximum wait (30 days), so that infinity and huge numbers become valid integers.
@@ -118,7 +120,7 @@ _TRY_AGAIN_STATUSES = frozenset({408, 409, 425})
 _MASK = "[redacted]"
 _KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
 _PIECE = 8
-_MAX_TYPE = 60
+_MAX_NAME = 60
 _ANSWER_TYPE = re.compile("^application/json|event-stream")
 _SHORTEST_SECRET = 4
 
@@ -150,14 +152,14 @@ def parse_error_body(payload: bytes) -> ErrorBody:
         return ErrorBody()
     error = outer.get("error", outer)
     if isinstance(error, str):
-        return ErrorBody(said=error)
+        return ErrorBody(said=error[:_MAX_MATCHED])
     if not isinstance(error, dict):
         return ErrorBody()
     coded = (_inner(error, "details", "error_code"), _inner(error, "innererror", "code"))
     named = (error.get("type"), error.get("code"), error.get("status"), *coded)
-    names = {name.lower() for name in named if isinstance(name, str) and name.lower() != "error"}
+    names = {name.lower()[:_MAX_NAME] for name in named if isinstance(name, str) and name.lower() != "error"}
     texts = (error.get("message"), error.get("detail"), outer.get("message"))
-    said = next((text for text in texts if isinstance(text, str)), "")
+    said = next((text for text in texts if isinstance(text, str)), "")[:_MAX_MATCHED]
     code = error.get("code")
     status = int(code) if isinstance(code, str) and re.fullmatch(r"[45]\d\d", code) else code
     return ErrorBody(
@@ -171,7 +173,7 @@ def parse_error_body(payload: bytes) -> ErrorBody:
 
 def _plain_text(payload: bytes) -> str:
     text = payload.decode("utf-8", "replace").strip()
-    return "" if text.startswith(("<", "{", "[")) or "\ufffd" in text or "\0" in text else text
+    return "" if text.startswith(("<", "{", "[")) or "\ufffd" in text or "\0" in text else text[:_MAX_MATCHED]
 
 
 def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
@@ -209,7 +211,8 @@ def response_error(
 def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailedError:
     error_body = parse_error_body(payload)
     named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
-    label = ", ".join(sorted(error_body.names)) or "an error in the answer"
+    label = redacted(", ".join(sorted(error_body.names)), tuple(map(str.lower, provider.secrets)))
+    label = label or "an error in the answer"
     return _error(provider, error_body, error_body.status or named or 500, label, usage=usage)
 
 
@@ -238,7 +241,7 @@ def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = Non
 
 def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
     """The error for a page or file instead of an answer. Not retried: the provider's API did not answer."""
-    what = redacted(stated, provider.secrets)[:_MAX_TYPE] if stated and not _ANSWER_TYPE.search(stated) else "a page"
+    what = redacted(stated, provider.secrets)[:_MAX_NAME] if stated and not _ANSWER_TYPE.search(stated) else "a page"
     text = f"received {what} instead of a stream; check the base_url of provider {provider.name}"
     return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))
 

@@ -5,6 +5,7 @@ import email.utils
 import json
 import pickle
 import re
+import time
 from typing import Any
 
 import pytest
@@ -616,12 +617,26 @@ def test_a_message_never_holds_a_secret(said: str) -> None:
         assert "[redacted]" in text
         for secret in (KEY, KEY[:14], KEY[-10:], "sk-proj", "hunter22", "team-secret"):
             assert secret not in text
+    named = provider_errors.stream_error(secretive, json.dumps({"error": {"type": said}}).encode()).failure.message
+    for secret in (KEY, KEY[:14], KEY[-10:], "sk-proj", "hunter22", "team-secret"):
+        assert secret.lower() not in named.lower()
 
 
 def test_a_long_message_is_cut_and_put_on_one_line() -> None:
     message = refused(500, {"message": "line one\nline two\x1b[31m\x00 " + "word " * 1000}).failure.message
     assert "line one line two [31m word" in message
     assert len(message) < provider_errors.MAX_SAID + 100
+
+
+def test_a_huge_error_takes_no_time_and_little_room() -> None:
+    """Nothing else runs while a pattern is searched: some take a time that grows with the square of the text."""
+    error = {"message": "input token count " * 5_000, "type": "t" * 5_000_000, "code": 400}
+    began = time.process_time()
+    failures = [provider_errors.stream_error(PROVIDER, json.dumps(each).encode()) for each in (error, error["message"])]
+    failures.append(provider_errors.stream_error(PROVIDER, json.dumps({"error": error["message"]}).encode()))
+    failures.append(refused(400, error))
+    assert time.process_time() - began < 1
+    assert max(len(each.failure.message) for each in failures) < provider_errors.MAX_SAID + 200
 
 
 @pytest.mark.parametrize(
