@@ -1,9 +1,10 @@
 """Limits on the messages from an MCP server, applied before the MCP library parses the messages.
 
-A response that is too large becomes an error. Tools that the library would not accept are passed through it unread,
-because it would refuse the whole list. While a server sends requests without reading the responses, nothing more is
-read from the server, because the library would hold all the responses in memory. A server that sends endless
-notifications is read slowly, because one thread reads the messages of all servers.
+A response that is too large becomes an error. The library would refuse a whole list of tools because of one that it
+does not accept; such tools are therefore passed through it in a form that it does not read. While a server sends
+requests without reading the responses, nothing more is read from the server, because the library would hold all the
+responses in memory. A server that sends endless notifications is read slowly, because one thread reads the messages of
+all servers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Self
 # Maximum length of a list; parsing a longer one would delay all other servers.
 MAX_PARTS = 5_000
 
-# When this many messages wait for a server to read them, nothing more is read from that server.
+# While this many messages wait to be read by a server, nothing more is read from that server.
 MAX_UNSENT = 8
 
 
@@ -28,16 +29,16 @@ NOTIFICATIONS = 1_000
 # How many notifications per second are read from a server that has sent more than NOTIFICATIONS.
 NOTIFICATIONS_A_SECOND = 200
 
-# How deep a message may be nested; the MCP library cannot parse 200 levels.
+# Maximum nesting depth of a message; the MCP library cannot parse 200 levels.
 MAX_LEVELS = 150
 
-# How many digits a whole number may have; the MCP library cannot parse thousands, and a double has 309.
+# Maximum digits of a whole number. The MCP library cannot parse thousands of digits; the largest double has 309.
 MAX_DIGITS = 400
 
 # Maximum size of a message that `mended` repairs, because it blocks the thread that serves all servers.
 MENDED_BYTES = 4 << 20
 
-# The key in a listed tool's `_meta` for a tool that the MCP library does not accept, which is passed on there.
+# The key in the `_meta` of a stand-in for a tool that the MCP library does not accept; its value is the original tool.
 UNREAD = "bedrock.dev/unread-tool"
 
 # The JSON-RPC error code that the HTTP transport reports for a session that the server does not know.
@@ -69,7 +70,7 @@ async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
 
 
 class _Wrapped:
-    """Wraps an MCP library stream, whose other attributes remain available. Use only on the event loop's thread."""
+    """Wraps a stream of the MCP library; all its attributes remain available. Use only on the event loop's thread."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -98,7 +99,7 @@ class _Sending(_Wrapped):
         self._fewer = asyncio.Event()
 
     async def until_few_wait(self) -> None:
-        """Wait until there are fewer than MAX_UNSENT messages that the server has not read."""
+        """Wait until fewer than MAX_UNSENT messages wait to be read by the server."""
         while self._waiting >= MAX_UNSENT:
             self._fewer.clear()
             await self._fewer.wait()
@@ -191,7 +192,7 @@ def _number(digits: str) -> int | float:
 
 
 def _shallow(text: bytes) -> bytes:
-    """JSON text in which objects and lists nested more than MAX_LEVELS deep are replaced with a remark."""
+    """`text` (JSON), with a remark in place of each object or list that is nested more than MAX_LEVELS deep."""
     kept: list[bytes] = []
     depth = begin = 0
     for token in _TOKEN.finditer(text):

@@ -1,8 +1,8 @@
 """Questions that an MCP server asks a person during a tool call (MCP elicitation).
 
 A question is converted to a form that every client can show. The message, the form and the URL come from the server, so
-their sizes are bounded, and questions that must not be asked in this way, such as for passwords, are refused. Forms
-keep only the JSON Schema keywords that the protocol defines.
+their sizes are bounded, and questions that must not be asked in this way, such as questions for passwords, are refused.
+Forms keep only the JSON Schema keywords that the protocol defines.
 """
 
 from __future__ import annotations
@@ -56,18 +56,21 @@ class RefusedQuestionError(Exception):
 
 
 class TimedCall:
-    """A running call and its time limit, suspended while a person is asked. Call only on the event loop's thread."""
+    """A running call and its time limit, which is suspended while a person is asked.
+
+    Use only on the event loop's thread.
+    """
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
         self.ask = ask
         self.limit = asyncio.timeout(seconds)
         self._questions = 0
-        # How many seconds the call may still run once its questions have been answered.
+        # How many more seconds the call may run once its questions have been answered.
         self._remaining = 0.0
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Suspend the call's time limit during the `with` block, in which a question waits for its answer."""
+        """Suspend the call's time limit during the `with` block, in which a person is asked."""
         now = asyncio.get_running_loop().time
         if not self._questions and (when := self.limit.when()) is not None:
             self._remaining = when - now()
@@ -90,7 +93,7 @@ class TimedCall:
 async def ask_person(
     server: McpServer, call: TimedCall | None, params: ElicitRequestParams
 ) -> ElicitResult | ErrorData:
-    """Ask a person what a server wants to know; an error if no call is running or the question is refused."""
+    """Ask a person what a server wants to know; return an error if no call is running or the question is refused."""
     from mcp_types import ElicitResult  # noqa: PLC0415 -- any open connection has loaded this module
 
     if call is None:
@@ -164,7 +167,7 @@ def form_of(given: Mapping[str, Any]) -> str:
 
 
 def _field(name: str, given: Any) -> dict[str, Any]:
-    """The field's schema with only the keywords of its type. Raises RefusedQuestionError."""
+    """A field's schema with only the keywords that its type may have. Raises RefusedQuestionError."""
     kind = str(given.get("type")) if isinstance(given, dict) else ""
     if not name or len(name) > 128 or _CONTROLS.search(name) or kind not in _KEYWORDS:
         where = shortened(repr(name))

@@ -1,4 +1,4 @@
-"""OAuth logins to MCP servers, with the official MCP library: logs in through a browser, renews and revokes tokens."""
+"""OAuth logins to MCP servers with the official MCP library: logs in through a browser, renews and revokes tokens."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RedirectListener:
     """Listens on 127.0.0.1 within `async with` for the browser's redirect at the end of a login."""
 
     def __init__(self, port: int = 0, *, rather: int = 0) -> None:
-        """Choose the port: `port` unless it is 0, else `rather` if that is free, else any.
+        """Choose a port: `port` if that is not 0; otherwise `rather` if it is free; otherwise any free port.
 
         `async with` raises OSError if `port` is in use.
         """
@@ -165,7 +165,8 @@ class RedirectListener:
 # An access token is renewed after this fraction of its lifetime.
 RENEWED_AT = 0.8
 
-# Tokens with a shorter lifetime would be renewed constantly; instead they are used until the server refuses them.
+# Tokens with a shorter lifetime are not renewed ahead of time, which would happen constantly, but used until the server
+# refuses them.
 MIN_SECONDS = 30
 
 MAX_SECONDS = 10 * 365 * 86_400
@@ -200,13 +201,13 @@ def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
 
 SECONDS = 300.0
 
-# Time limit in seconds for all requests before the user logs in, and the same again for those after the login.
+# Time limit in seconds for all requests before the user logs in; the requests after that have the same limit again.
 ALL_SECONDS = 60.0
 
 ANSWER_BYTES = 1 << 20
 
-# A registration must remain valid while tokens are renewed, so one that expires within this time is not used for
-# another login.
+# Seconds for which a known registration must still be valid to be used for another login, because it is also needed to
+# renew tokens.
 EARLY_SECONDS = 3600
 
 _METHOD = "S256"
@@ -217,7 +218,7 @@ class LoggedIn(NamedTuple):
 
     login: McpLogin
     registration: McpRegistration | None
-    """The OAuth client registered for this login or an earlier one; None if the settings name a client."""
+    """The OAuth client that was registered for this or an earlier login; None if the settings name a client."""
 
 
 async def log_in(
@@ -229,11 +230,11 @@ async def log_in(
     seconds: float = SECONDS,
     known: McpRegistration | None = None,
 ) -> LoggedIn:
-    """Log in to an MCP server with a `login`, and return the tokens.
+    """Log in to an MCP server that has `login` settings, and return the tokens.
 
     `show` gets the URL for the user to open. The browser is then redirected to `port` on this machine (0 for any port);
     with `paste`, the user copies the redirect URL instead. `seconds` is the user's time limit. `known` is an earlier
-    registration, which is used if it fits. Raises LoginError or ClientRefusedError.
+    registration, which is used again if it fits. Raises LoginError or ClientRefusedError.
     """
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the library would also log the errors that it raises
     limit = asyncio.timeout(ALL_SECONDS)
@@ -277,7 +278,7 @@ _BOUNDED: Any = {"response": [_bound]}
 
 
 class _Waiting:
-    """Suspends the time limit for requests while the user logs in, for up to `seconds`, which others enforce."""
+    """Suspends the time limit for requests while the user logs in. Others enforce the user's limit, `seconds`."""
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds
@@ -291,7 +292,7 @@ class _Waiting:
 
 
 class _Provider(OAuthClientProvider):
-    """The MCP library's OAuth flow for one login, with checks that the library leaves to its callers."""
+    """The MCP library's OAuth flow for one login, with the checks that the library leaves to its users."""
 
     def __init__(
         self,
@@ -404,7 +405,8 @@ class _Provider(OAuthClientProvider):
     def login(self, status: int) -> McpLogin:
         """The finished login.
 
-        Raises LoginError if the server did not ask for a login (`status` of the ping), or refuses this one.
+        Raises LoginError if the server did not ask for a login (`status` is its response to the ping), or refuses this
+        login.
         """
         context = self.context
         if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
@@ -474,7 +476,7 @@ async def renewed(login: McpLogin) -> McpLogin:
 
 
 async def revoked(login: McpLogin) -> bool:
-    """Ask the authorization server to revoke a login's tokens; return whether it confirmed this."""
+    """Ask the authorization server to revoke a login's tokens; return whether the server confirmed it."""
     if not login.revocation_endpoint:
         return False
     hint = "refresh_token" if login.refresh_token else "access_token"

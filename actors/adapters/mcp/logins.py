@@ -17,14 +17,15 @@ LOOK_SECONDS = 1.0
 
 AGAIN_SECONDS = 30.0
 
-# Seconds after a failed renewal in which calls do not try to renew the tokens again.
+# Seconds after a failed renewal during which calls do not try to renew the tokens again.
 PAUSE_SECONDS = 5.0
 
 
 class LoginTokens:
     """Provides access tokens from the stored logins. Use only on the event loop's thread.
 
-    `urls` is keyed by server name. `changed(name, logged_in)` is called when a login begins (True) or ends (False).
+    `urls` has the servers' URLs by name. `changed(name, logged_in)` is called when a login begins (True) or ends
+    (False).
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class LoginTokens:
         urls: Mapping[str, str],
         changed: Callable[[str, bool], None],
     ) -> None:
-        """Read nothing yet. `blocking` runs blocking work on another thread (see LoopThread)."""
+        """Does not read the logins yet. `blocking` runs blocking work on another thread (see LoopThread)."""
         self._stored = stored
         self._blocking = blocking
         self._urls = urls
@@ -44,10 +45,10 @@ class LoginTokens:
         self._logins: dict[str, McpLogin] = {}
         self._fault = ""
         self._renewing: dict[str, asyncio.Future[None]] = {}
-        # When the last renewal of a login failed, in monotonic seconds, and why; keyed by server name.
+        # By server name: when the last renewal of its login failed (in monotonic seconds), and why.
         self._failed: dict[str, tuple[float, str]] = {}
         self._storing = asyncio.Lock()
-        # Outdated logins, by server name, that are still stored because the renewed ones could not yet be stored.
+        # By server name: the outdated login that is still stored, because the renewed one could not be stored yet.
         self._unsaved: dict[str, McpLogin] = {}
 
     async def watch(self) -> None:
@@ -87,7 +88,7 @@ class LoginTokens:
         return login.access_token if login else ""
 
     async def _look(self) -> None:
-        """Reread the stored logins if they have changed; after an error, keep those that were read before."""
+        """Reread the stored logins if they have changed; after an error, keep the logins that were read before."""
         async with self._looking:
             version = self._stored.version()
             if version == self._version:
@@ -146,10 +147,10 @@ class LoginTokens:
         async with self._storing:
             replaced = await self._store(name, login, after)
         if not replaced and after is not None:
-            await revoked(after)  # a logout or a new login came first, so the renewed tokens are not used
+            await revoked(after)  # a logout or a new login came first, so nobody will use the renewed tokens
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
-        """Replace `login` in the store with `after`; None removes it. `watch` retries after failures.
+        """Replace the stored `login` with `after`, or remove it if `after` is None. `watch` retries after failures.
 
         Returns False if a different login is stored.
         """

@@ -37,17 +37,18 @@ CLOSE_SECONDS = 0.5
 class ToolHostSandbox:
     """Runs each program in its own tool host (implements ports.Sandbox). Thread-safe.
 
-    Without `pid_namespace`, a program's processes are found by walking /proc. A server that is not root needs a user
-    namespace for a PID namespace; in it, programs cannot become another user (sudo).
+    Without `pid_namespace`, a program's processes are found by walking /proc. To create a PID namespace, a server that
+    is not root needs a user namespace, in which programs cannot become another user (with sudo).
 
     The paths in `protected` and `deny_read` are hidden from restricted programs, and from all programs if
-    `report.hides_protected`. In tier A, all calls' private directories are a tmpfs on one mount point; in tier B, each
-    is a directory that is removed with the call.
+    `report.hides_protected`. In tier A, the private directory of every call is a tmpfs on the same mount point; in tier
+    B, each call has a directory of its own, which is removed when the call ends.
 
-    `cpus` are the CPUs for programs; None for those of this process. `system_paths` are more paths for programs limited
-    to `Launch.readable`. `workspace_protected` has names, in addition to .git, that nothing may change in workspace
-    mode. `lease` limits until when programs may run; each host enforces it by itself, even while this process is
-    stopped. `groups` are closed with the sandbox; hosts monitor the limits that they do not enforce.
+    `cpus` are the CPUs that programs may use; None means the CPUs of this process. `system_paths` are further paths
+    that programs limited to `Launch.readable` may read. `workspace_protected` has names, in addition to .git, that
+    nothing may change in workspace mode. `lease` states until when programs may run; each host enforces it by itself,
+    even while this process is suspended. `groups` are closed with the sandbox; limits that they cannot enforce are
+    monitored by the hosts.
     """
 
     def __init__(
@@ -110,7 +111,10 @@ class ToolHostSandbox:
                 raise SandboxUnavailableError(f"the working directory is in {path}, which tools cannot read")
 
     def _check_separation(self, launch: Launch, readable: tuple[str, ...]) -> None:
-        """Raise SandboxUnavailableError unless the program can be limited to `readable`, its directory included."""
+        """Raise SandboxUnavailableError unless the program can be limited to `readable`.
+
+        The paths in `readable` must include the program's directory.
+        """
         if launch.mode is not Mode.RESTRICTED:
             raise SandboxUnavailableError(f"{launch.mode.value} mode cannot isolate the files of several principals")
         if self._report.separation_reason:
@@ -122,7 +126,7 @@ class ToolHostSandbox:
             raise SandboxUnavailableError("the working directory is outside its principal's directories")
 
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
-        """`roots` and the system's paths, without those inside another.
+        """`roots` and the system's paths, without paths inside other ones.
 
         A root that was replaced by a link is left out, because the link's author must not choose what can be read.
         """
@@ -130,9 +134,9 @@ class ToolHostSandbox:
         return [os.fsencode(path) for path in outermost(found)]
 
     def _path_of(self, launch: Launch) -> dict[str, str]:
-        """The variable PATH without unreadable directories; {} if all are readable or there is no PATH.
+        """The variable PATH without unreadable directories; {} if all its directories are readable or there is no PATH.
 
-        A program that sees a command in an unreadable directory would try to run it instead of searching the next
+        A program that found a command in an unreadable directory would try to run that instead of searching the next
         directory.
         """
         if launch.readable is None or "PATH" not in launch.env:
@@ -163,7 +167,7 @@ class ToolHostSandbox:
         return tuple(outermost((*self._files.to_hide(directory), *unreadable)))
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start a program and wait some ten milliseconds until it runs. Call only on the tool's thread.
+        """Start a program and wait until it runs, some ten milliseconds. Call only on the tool's thread.
 
         Raises ProcessStartError or SandboxUnavailableError if the program certainly did not start.
         """
@@ -244,8 +248,8 @@ class ToolHostSandbox:
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
         """A program's private directory; "" in unrestricted mode. Raises OSError.
 
-        In tier A, all calls have the same path; in tier B, a new directory is created, which is removed when `unowned`
-        is closed.
+        In tier A, the path is the same for all calls; in tier B, a new directory is created, which is removed when
+        `unowned` is closed.
         """
         if launch.mode is Mode.UNRESTRICTED or self._private is None:
             return ""
@@ -263,7 +267,7 @@ class ToolHostSandbox:
     def _restriction(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
         """Describe a program's restrictions for the tool host.
 
-        In tier B, the `hidden` paths and other calls' private directories are excluded from the readable ones; in tier
+        In tier B, the `hidden` paths and other calls' private directories are excluded from the readable paths; in tier
         A, empty mounts cover hidden directories, which is faster.
         """
         protected = self._unmasked(hidden)
@@ -278,7 +282,10 @@ class ToolHostSandbox:
         }
 
     def _unmasked(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
-        """The hidden paths that no mount covers; in tier B all, and the directory of all private directories."""
+        """The hidden paths that no mount covers.
+
+        In tier B, these are all hidden paths; the parent of all private directories is added to them.
+        """
         if self._report.tier == "B" and self._private is not None:
             return (*hidden, self._private.path)
         return tuple(path for path in hidden if not os.path.isdir(path))
@@ -314,7 +321,7 @@ class ToolHostSandbox:
         return marshal.dumps(description)
 
     def _register(self, tree: ProcessTree, directory: str) -> None:
-        """Register the tree so that `close` kills it; if the sandbox is already closed, kill it immediately."""
+        """Register a tree so that `close` kills it; if the sandbox is already closed, kill the tree immediately."""
         with self._lock:
             self._live.add(tree)
             if directory and self._report.tier == "B":
@@ -324,7 +331,7 @@ class ToolHostSandbox:
             tree.kill()
 
     def _ended(self, tree: ProcessTree, host: HostProcess | None, left: control_groups.CallMarks | None) -> None:
-        """Release the tree's resources; `left` has its processes' marks, or is None if certainly none are running."""
+        """Release a tree's resources. `left` has the marks of its processes; None if certainly none are running."""
         with self._lock:
             directory = self._directories.pop(tree, None)
             if left is not None:
@@ -342,7 +349,7 @@ def _streams(launch: Launch, opened: ExitStack) -> tuple[int, ...]:
         return launch.service.stdin, launch.service.stdout
     if not launch.stdin:
         return ()
-    file = os.memfd_create("stdin")  # unlike a pipe, it needs no writing thread
+    file = os.memfd_create("stdin")  # unlike a pipe, it needs no thread that writes
     opened.callback(os.close, file)
     with open(file, "wb", closefd=False) as memory:
         memory.write(launch.stdin)

@@ -27,9 +27,9 @@ MAX_LINKS = 40
 def subject_of(
     name: str, arguments: Mapping[str, Any], working_dir: str, within: Sequence[str] | None = None
 ) -> CallSubject:
-    """The commands or paths that a valid call to a built-in tool concerns.
+    """The commands or paths that a valid call to a built-in tool is about.
 
-    Links are resolved, but only those in `within` if it is given.
+    Links are resolved; if `within` is given, only links in these directories are.
     """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))
@@ -50,7 +50,7 @@ def subject_of(
 
 
 def shell_subject(text: str) -> CallSubject:
-    """The simple commands that a shell text runs, as a CallSubject, which is empty for a blank text."""
+    """A CallSubject with the simple commands that a shell text runs; it is empty for a blank text."""
     if not text.strip():
         return CallSubject()
     try:
@@ -62,10 +62,10 @@ def shell_subject(text: str) -> CallSubject:
 
 
 def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
-    """The absolute path with its links resolved; missing parts stay as they are.
+    """The absolute path with its links resolved; parts that do not exist are left unchanged.
 
-    If `within` is given, only links in it are followed, because the targets of other links must not be revealed to a
-    user who cannot read them.
+    If `within` is given, only links in these directories are followed, because the targets of other links must not be
+    revealed to a user who cannot read them.
     """
     try:
         if within is not None:
@@ -132,7 +132,7 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
 
 
 def _repository(working_dir: str, within: Sequence[str] | None) -> str:
-    """The root of the enclosing git repository (if `within` is given, only in it), or else the working directory."""
+    """The root of the enclosing git repository (which must be in `within`, if given), or else the working directory."""
     directory = working_dir
     while not os.path.lexists(os.path.join(directory, ".git")):
         parent = os.path.dirname(directory)

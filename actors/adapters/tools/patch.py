@@ -1,4 +1,4 @@
-"""The patch tool: applies all of a call's patches to a text file, or none, in a worker process that can be killed."""
+"""The patch tool. A worker process, which can be killed, applies all of a call's patches to a text file, or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clipboards:
     """The named texts that patch calls have stored, per conversation. Thread-safe; never blocks."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # several conversations' calls, and deletions, run in parallel
+        self._lock = threading.Lock()  # calls and deletions of several conversations run in parallel
         self._clipboards: dict[str, dict[str, str]] = {}
 
     def of(self, conversation_id: str) -> Mapping[str, str]:
@@ -117,7 +117,7 @@ class PatchTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Apply all patches or none.
 
-        Raises ToolTransientError if the worker is lost, after which the file has either its old or its new content.
+        Raises ToolTransientError if the worker is lost; the file then has either its old or its new content.
         """
         path = arguments["path"]
         if context.mode is Mode.RESTRICTED:

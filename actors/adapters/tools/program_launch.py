@@ -20,7 +20,7 @@ from actors.ports import (
     ToolTransientError,
 )
 
-# Variables that are passed on, with the values used if they are not set: no colours and no pager.
+# Variables that every process gets, with the values used if they are not set. They include: no colours, no pager.
 DEFAULTS = {"PATH": os.defpath, "HOME": "/", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
 
 # Variables that are passed on if they are set, in addition to LC_*.
@@ -75,7 +75,7 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
 def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
     """Start a program on the tool's thread; the caller registers it for cancellation and waits for it.
 
-    If it did not start, raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or
+    If the program did not start, raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or
     SandboxUnavailableError.
     """
     if not os.path.isdir(launch.cwd):
@@ -89,7 +89,7 @@ def start_program(launch: Launch, context: ToolContext, on_output: Callable[[byt
 
 
 def run_worker(worker: str, arguments: tuple[str, ...], context: ToolContext, **more: Any) -> ToolOutput:
-    """Run a worker as `worker_answer` does; return its output as text."""
+    """Like `worker_answer`, but return the worker's output as text."""
     answer = worker_answer(worker, arguments, context, **more)
     return answer if isinstance(answer, ToolOutput) else ToolOutput(answer.decode(errors="replace"))
 
@@ -104,11 +104,11 @@ def worker_answer(
     hint: str = "",
     output_bytes: int = WORKER_OUTPUT_BYTES,
 ) -> bytes | ToolOutput:
-    """Run a worker, a module in actors.adapters.tools.workers; return its output, or the error for the model.
+    """Run a worker (a module in actors.adapters.tools.workers); return its output, or the error for the model.
 
-    Only the worker's process imports the module, which saves memory in a server without agents. `what` names the
-    activity for users ("Reading a.txt"); `hint` tells the model what to change if a limit is exceeded. Raises
-    ToolTransientError or SandboxUnavailableError.
+    It runs in a process of its own. Only this process imports the module, which saves memory in a server without
+    agents. `what` names the activity for users ("Reading a.txt"); `hint` tells the model what to change if a limit is
+    exceeded. Raises ToolTransientError or SandboxUnavailableError.
     """
     launch = Launch(
         argv=(worker_source(worker), *arguments),

@@ -1,4 +1,4 @@
-"""The tools read_file and read_image, which show numbered lines of a text file and an image file.
+"""The tools read_file, which shows numbered lines of a text file, and read_image, which shows an image file.
 
 A worker process, which can be killed, reads the file with the call's permissions; another one decodes an image.
 """

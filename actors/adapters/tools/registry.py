@@ -49,7 +49,7 @@ ALIASES = {
     "search": {"regex": "pattern", "query": "pattern", "glob": "include"},
     "keyword_search": {"terms": "search_terms", "keywords": "search_terms"},
 }
-"""Wrong argument names that models often use, each with the right name, keyed by tool name."""
+"""For each tool, the wrong argument names that models often use, mapped to the right ones."""
 
 
 class StandardToolbox:
@@ -81,7 +81,8 @@ class StandardToolbox:
     def load(self) -> None:
         """Import the parsers for arguments and commands. Blocks.
 
-        Call this before the first tool call. It is not done at import, which saves 6 MiB in a server without agents.
+        Call this before the first tool call. These modules are not imported at the top, which saves 6 MiB in a server
+        without agents.
         """
         _ = self._schemas
         new_parser()
@@ -127,7 +128,10 @@ class StandardToolbox:
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Replace aliases with the real names. An alias next to the real name stays, so that the schema refuses it."""
+    """Replace aliases with the real names.
+
+    If the real name is given, too, the alias is kept, so that the schema refuses it.
+    """
     aliases = ALIASES.get(name, {})
     renamed: dict[str, Any] = {}
     for argument, value in arguments.items():

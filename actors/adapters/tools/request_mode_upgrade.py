@@ -1,7 +1,7 @@
 """The request_mode_upgrade tool: asks the user for a wider permission mode.
 
 The call always needs approval, and the tool runs only once the user has approved it. The tool itself changes nothing:
-the state machine sets the mode when it gets the successful result.
+the state machine sets the mode when it gets the tool's successful result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOW_TO_ASK_FOR_MORE = (
     f"{ASK}"
 )
 ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
-# Display data for a result that contains ASK, a sentence for the model only, which clients should not show.
+# Display data for a result that contains ASK, which clients should not show, because it is for the model only.
 FOR_AGENT = {"for_agent": ASK}
 
 GRANTED = (
@@ -77,7 +77,7 @@ _WORDS = (
 )
 # Matches error messages from programs that the permission mode keeps from writing or using the network.
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
-# Matches them only in lines that look like an error message, such as `touch: cannot touch …`, because the output of a
+# Matches such messages only in lines that look like an error message (`touch: cannot touch …`), because the output of a
 # successful command may merely quote one.
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
 
@@ -101,7 +101,7 @@ class ModeUpgradeTool:
 
 
 def hint(mode: Mode, end: ProcessEnd) -> str:
-    """Advice if the mode may have caused a command, or a part of it, to fail; "" otherwise."""
+    """Advice for the model if the permission mode may have made a command, or a part of it, fail; "" otherwise."""
     if mode is Mode.UNRESTRICTED:
         return ""
     said = (end.tail or end.head)[-_LOOKED_AT:].decode(errors="replace")
@@ -110,5 +110,5 @@ def hint(mode: Mode, end: ProcessEnd) -> str:
 
 
 def hint_for_error(mode: Mode, text: str) -> str:
-    """Advice if workspace mode may have caused a tool's error; "" otherwise."""
+    """Advice for the model if workspace mode may have caused a tool's error; "" otherwise."""
     return ADVICE[mode] if mode is Mode.WORKSPACE and _BLOCKED.search(text) else ""

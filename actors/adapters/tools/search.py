@@ -22,7 +22,7 @@ from actors.ports.tools import object_schema
 
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000
-# Maximum characters of a pattern, because long ones take very long to compile.
+# Maximum characters of a pattern, because a long pattern takes very long to compile.
 MAX_PATTERN = 4_096
 
 SEARCH = ToolSpec(
@@ -98,7 +98,7 @@ class SearchTool:
 def ripgrep() -> str:
     """The path of ripgrep, preferably the server's own; "" if there is none.
 
-    Relative entries in PATH are ignored, because they could be another user's.
+    Relative entries in PATH are ignored, because such a directory could be another user's.
     """
     path = os.pathsep.join((sysconfig.get_path("scripts"), tool_environment()["PATH"]))
     found = shutil.which("rg", path=path) or ""
@@ -107,10 +107,10 @@ def ripgrep() -> str:
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000
-# Findings up to this length are shown unfiltered, because selecting excerpts would take longer than reading them all.
+# Findings up to this length are shown unfiltered, because selecting excerpts would take longer than reading everything.
 PLAIN_CHARACTERS = 2_000
 FINDINGS_BYTES = 1 << 20
-# Maximum output tokens of the small model's selection, including reasoning.
+# Maximum output tokens of the small model that selects excerpts, including its reasoning.
 MAX_OUTPUT = 8_000
 
 KEYWORD_SEARCH = ToolSpec(
@@ -177,7 +177,7 @@ class KeywordSearchTool:
 
 
 def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
-    """The excerpts that a small model selects; all findings if they are short or the model does not answer."""
+    """The excerpts that a small model selects from the findings; all if they are short or it does not answer."""
     if len(found.text) <= PLAIN_CHARACTERS:
         return found
     aside = SideQuery(Purpose.EXCERPTS, PROMPT, f"Question: {query}\n\nFound:\n{found.text}", MAX_OUTPUT)

@@ -1,7 +1,8 @@
-"""The tools that start sub-agents, and those with which a sub-agent reports its outcome and ends.
+"""The tool that starts sub-agents, and the tools with which a sub-agent reports its outcome and ends.
 
 spawn_sub_agent only validates the request: the state machine starts the sub-agents, waits for them and builds the
-result. It handles submit_result and submit_error calls itself, so only the specifications of these tools are here.
+result. The state machine also handles submit_result and submit_error calls itself, so only the specifications of these
+two tools are here.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ ERROR_SPEC = ToolSpec(
 
 
 MOST = 10
-# Maps fields of AgentTask to the names of the tool's arguments, where the two differ.
+# Maps fields of AgentTask to the tool's arguments where their names differ.
 NAMES = {"timeout_ms": "timeout_seconds"}
 
 _TASK = object_schema(

@@ -39,7 +39,7 @@ OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 class Job:
     """A command with its process, its output, and how it ended. Thread-safe.
 
-    Only the sandbox calls `feed`. `attend` is called once; its thread waits for the process and ends after it.
+    Only the sandbox calls `feed`. `attend` is called once; it starts a thread that waits for the process and then ends.
     """
 
     def __init__(self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> None:
@@ -51,7 +51,7 @@ class Job:
         self.background = False
         """Whether the job continues after the call that started it has returned."""
         self.kill_pending = False
-        """Whether the tool sent the job a signal but the job did not end while the tool waited."""
+        """Whether the tool sent the job a signal, and the job had not ended when the tool stopped waiting."""
         self._clock = clock
         self._began = clock.monotonic()
         # There are two locks, so that a slow `watch` callback, which blocks output, cannot block a kill.
@@ -93,14 +93,14 @@ class Job:
                 self._watchers.remove(show)
 
     def tail(self, lines: int) -> LineWindow:
-        """The last `lines` lines of output, or fewer if they are too long for one LineWindow."""
+        """The last `lines` lines of output, or fewer if these are too long for one LineWindow."""
         with self._writing:
             return self._lines().tail(lines)
 
     def since(self, line: int) -> LineWindow:
         """The output from line number `line` on, as far as it fits.
 
-        If lines were erased so that the number is too high, returns what follows the last finished line.
+        If lines were erased, so that `line` is too high, returns what follows the last finished line.
         """
         with self._writing:
             lines = self._lines()
@@ -143,7 +143,10 @@ class Job:
             raise
 
     def report(self, changed: Callable[[BackgroundJob], None]) -> None:
-        """Report that the job continues in the background and, on its thread before `wait` returns, that it ended."""
+        """Report that the job continues in the background, and later its end.
+
+        The end is reported on the job's thread, before `wait` returns.
+        """
         began = BackgroundJob(self.handle, self.tool_use_id, on_one_line(self.command))
         changed(began)
 
@@ -192,7 +195,8 @@ class Job:
     def kill(self, ended: Callable[[KillReceipt], None] | None = None) -> bool:
         """Kill all processes without waiting; False if the job has already ended.
 
-        Otherwise `ended` gets a report on the job's thread. A job that has not started is killed as soon as it does.
+        When the killed job has ended, `ended` gets a report on the job's thread. A job that has not started yet is
+        killed as soon as it starts.
         """
         now = self._clock.monotonic()
         with self._changing:
@@ -221,7 +225,7 @@ class Job:
     # --- thread of the job -------------------------------------------------------------------------------------------
 
     def _await_end(self, process: RunningProcess) -> None:
-        """Wait for the process to end, then record how the job ended; all waiters are woken even if this fails."""
+        """Wait for the process to end, then record how the job ended; wake all waiting threads even if this fails."""
         end = ProcessEnd(None, None, b"", b"", 0, 0, (), leaked=True)
         try:
             end = process.wait()
@@ -298,7 +302,7 @@ class JobRegistry:
             self._jobs.get(conversation_id, {}).pop(job.handle, None)
 
     def find(self, conversation_id: str, handle: str) -> Job:
-        """The job with this handle. Raises ToolRefusedError if the conversation does not have it."""
+        """The job with this handle. Raises ToolRefusedError if the conversation has no such job."""
         with self._lock:
             jobs = self._jobs.get(conversation_id, {})
             if handle in jobs:
@@ -307,7 +311,7 @@ class JobRegistry:
         raise _not_found(handle, known)
 
     def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
-        """The running jobs that outlived their call, oldest first; only those with more rights than `wider_than`."""
+        """The running background jobs, oldest first; with `wider_than`, only those with more rights than that mode."""
         with self._lock:
             jobs = [job for job in _live(self._jobs.get(conversation_id, {})) if job.background]
         return [job for job in jobs if wider_than is None or wider(job.mode, wider_than)]
@@ -317,7 +321,7 @@ class JobRegistry:
     ) -> tuple[str, ...]:
         """Kill the jobs that `running` returns; return the handles of those that had not yet ended.
 
-        `ended` gets a report on the job's thread.
+        When a killed job has ended, `ended` gets a report on the job's thread.
         """
         return tuple(job.handle for job in self.running(conversation_id, wider_than) if job.kill(ended))
 

@@ -65,7 +65,7 @@ def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
-    """The result for a job that had already ended; `unsent` means that the requested signal was therefore not sent."""
+    """The result for a job that had already ended; `unsent` means that the requested signal was not sent therefore."""
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; no signal was sent" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}
@@ -73,7 +73,7 @@ def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsen
 
 
 def display_command(command: str, cwd: str) -> str:
-    """The command for display, without a leading `cd` to the directory in which it runs anyway."""
+    """A command for display, without a leading `cd` to the directory in which the command runs anyway."""
     begun = re.match(r"""\s*cd\s+(?:--\s+)?('[^']*'|"[^"$`\\]*"|[^\s'"$`\\;&|<>()]+)\s*(?:&&|;(?!;))\s*""", command)
     if begun is None or begun.end() == len(command):
         return command
@@ -137,7 +137,7 @@ def _output(end: ProcessEnd) -> str:
 
 
 def _text(output: bytes) -> str:
-    """Decode output, and render any of it that is not yet rendered."""
+    """Decode output as text, and render it as a terminal would, unless it already is."""
     return rendered(output.decode(errors="replace"))
 
 
@@ -157,7 +157,7 @@ def _verdict(end: ProcessEnd) -> str:
 
 
 def _shell_signal(end: ProcessEnd) -> int | None:
-    """The signal that a shell reports with an exit code above 128; None for any other exit code."""
+    """The signal to which an exit code of a shell above 128 refers; None for any other exit code."""
     number = (end.exit_code or 0) - 128
     return number if number > 0 and _signal_name(number) else None
 

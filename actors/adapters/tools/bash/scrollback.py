@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-# Maximum bytes that are kept, including newlines, because otherwise any number of empty lines would be kept.
+# Maximum bytes that are kept. Newlines count, because otherwise any number of empty lines would be kept.
 SCROLLBACK_BYTES = 4 << 20
 
 LINE_BYTES = 64 << 10
 
-# Maximum bytes of one LineWindow, which is more than LINE_BYTES, so that every line fits.
+# Maximum bytes of one LineWindow. This is more than LINE_BYTES, so that every line fits.
 WINDOW_BYTES = 128 << 10
 
 END_BYTES = 64 << 10
@@ -18,22 +18,23 @@ _STEP = 64 << 10
 
 
 class LineWindow(Struct, frozen=True):
-    """The lines `start` to `end` (exclusive), numbered from 0 over the whole output."""
+    """The lines from `start` to `end` (exclusive). Lines are numbered from 0 at the beginning of the whole output."""
 
     text: bytes
     start: int
     end: int
     """The number of the next line to request."""
     truncated_before: bool
-    """Whether earlier lines were dropped; for `Scrollback.since`, whether the requested line was."""
+    """Whether earlier lines were dropped; in the result of `Scrollback.since`, whether the requested line was
+    dropped."""
     open: bool = False
     """Whether the text ends with an unfinished line, whose number is `end`."""
     more: bool = False
-    """Whether the window was full, so that there is more output from line `end` on."""
+    """Whether there is more output, from line `end` on, that did not fit into the window."""
 
 
 class Scrollback:
-    """Keeps as many of the last lines as fit, but at least one. Not thread-safe."""
+    """Keeps as many of the last lines as fit, and always at least one. Not thread-safe."""
 
     def __init__(
         self, kept_bytes: int = SCROLLBACK_BYTES, line_bytes: int = LINE_BYTES, window_bytes: int = WINDOW_BYTES
@@ -124,7 +125,10 @@ class Scrollback:
         self._open = 0
 
     def _split(self, following: int) -> None:
-        """End the line; a partial UTF-8 character at its end that `following` continues moves to the next line."""
+        """End the line.
+
+        If its last bytes begin a UTF-8 character that the byte `following` continues, they move to the next line.
+        """
         begun = _partial_character(self._text, following)
         position = len(self._text) - begun
         self._text[position:position] = b"\n"

@@ -1,7 +1,7 @@
-"""Refuses a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
+"""Refuses a few commands that destroy work and are hardly ever intended. This is a guard rail, not a security boundary.
 
 The command text is parsed, so a destructive command is found anywhere in it. Parts that cannot be parsed are left to
-bash, whose error message is more helpful to the model.
+bash, because its error messages are more helpful to the model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARSE_SECONDS = 0.5
 # Maximum nesting of shells, as in `sh -c "sh -c ..."`, that is checked; commands nested more deeply are allowed.
 MAX_DEPTH = 4
 
-# Matches the letters of `rm` and `git`, which quotes may separate; text without a match need not be parsed.
+# Matches the letters of `rm` or `git`, even if quotes separate them. Text without a match need not be parsed.
 _SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
 
 # Options of git itself that take the next word as their value.
@@ -121,7 +121,7 @@ def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], li
 
 
 def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
-    """The letters of all short options, without the letter `ends_at` and the value that follows it."""
+    """The letters of all short options; an option's letters from `ends_at` on (with its value) are left out."""
     letters: set[str] = set()
     for option in options:
         if not option.startswith("--"):
@@ -131,7 +131,10 @@ def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
 
 
 def _precious(operand: str, cwd: str) -> bool:
-    """Whether an operand is too valuable to delete: /, the home directory, `*` in these or in `cwd`, or its .git."""
+    """Whether an operand is too valuable to delete.
+
+    These are too valuable: /, the home directory, `*` in either of them or in `cwd`, and the .git of `cwd`.
+    """
     path = posixpath.normpath(operand.replace("${HOME}", "$HOME")) if operand else ""
     directory, last = posixpath.split(path)
     if last in {"*", ".*"}:

@@ -2,9 +2,9 @@
 
 Only an unambiguous part of the shell's language is supported: words with their quotes, lists, pipelines, comments, and
 redirections to file descriptors and /dev/null. All other text is opaque: substitutions, assignments, redirections to
-files, compound commands, functions, here-documents. A parser that recovers from unknown syntax, like that of
-shell_guard, may read a text differently from bash, so that an approval rule could allow a command that nobody approved.
-The commands that such a parser finds are therefore used only to deny.
+files, compound commands, functions, here-documents. A parser that recovers from unknown syntax, such as the one that
+shell_guard uses, may read a text differently from bash; an approval rule could then allow a command that nobody
+approved. The commands that such a parser finds are therefore used only to deny.
 """
 
 from __future__ import annotations
@@ -58,14 +58,17 @@ class _Word(Struct, frozen=True):
 
 
 def read(text: str) -> tuple[ShellCommand, ...]:
-    """The simple commands that bash would run, in order. Raises OpaqueTextError if that is unclear."""
+    """The simple commands that bash would run, in order. Raises OpaqueTextError if this is uncertain."""
     if len(text.encode(errors="replace")) > MAX_BYTES or _CONTROL.search(text):
         raise OpaqueTextError
     return tuple(_command(words) for words in _lists(text))
 
 
 def find(text: str) -> tuple[ShellCommand, ...]:
-    """Simple commands, including those in `sh -c` scripts; there may be more. () if it takes over PARSE_SECONDS."""
+    """The simple commands that can be found in any text, including those in `sh -c` scripts; it may contain others.
+
+    Returns () if finding them takes more than PARSE_SECONDS.
+    """
     try:
         return tuple(_found(text, MAX_DEPTH, time.thread_time() + PARSE_SECONDS))
     except IntricateTextError:
@@ -129,7 +132,7 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
         position = piece.end()
         content = piece[piece.lastgroup or 0]
         match piece.lastgroup:
-            case "hash" if not pieces:  # whether this begins a comment depends on what precedes it
+            case "hash" if not pieces:  # whether "#" begins a comment depends on what precedes it
                 raise OpaqueTextError
             case "unknown":
                 known = False
@@ -146,7 +149,7 @@ def _word(text: str, position: int) -> tuple[_Word, int]:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """The meaning of a backslash and its character in double quotes; "" for a variable."""
+    """The text for a backslash and the character after it in double quotes; "" for a variable."""
     escaped = found["escaped"] or ""
     if escaped == "\n":
         return ""

@@ -132,8 +132,8 @@ class IntricateTextError(Exception):
 def commands(text: str, until: float, wanted: Callable[[str], object] = bool) -> Iterator[list[str]]:
     """Yield the words of every simple command, at any depth, as `unquoted` returns them.
 
-    A long text is parsed in pieces, but only those that are `wanted`. Raises IntricateTextError when this thread's CPU
-    time passes `until`.
+    A long text is parsed in pieces, and only pieces for which `wanted` returns true are parsed. Raises
+    IntricateTextError when this thread's CPU time passes `until`.
     """
     parser = new_parser()
     for source in _pieces_of(text):
@@ -152,14 +152,14 @@ def commands(text: str, until: float, wanted: Callable[[str], object] = bool) ->
 
 def new_parser() -> Parser:
     """A parser for bash; the first call imports its modules."""
-    import tree_sitter_bash  # noqa: PLC0415 -- saves 0.4 MiB in a server that runs no agents
+    import tree_sitter_bash  # noqa: PLC0415 -- not at the top: saves 0.4 MiB in a server that runs no agents
     from tree_sitter import Language, Parser  # noqa: PLC0415
 
     return Parser(Language(tree_sitter_bash.language()))
 
 
 def _pieces_of(text: str) -> Iterator[bytes]:
-    """The text in pieces of at most PIECE_BYTES, without here-documents if it has to be split."""
+    """The text in pieces of at most PIECE_BYTES. If it has to be split, here-documents are left out."""
     source = text.encode()
     if len(source) <= PIECE_BYTES:
         yield source
@@ -192,9 +192,10 @@ def _without_heredocs(lines: list[str]) -> Iterator[str]:
 
 
 def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """The children of a node, each with the arguments of its command that are outside the child.
+    """The children of a node, each with those arguments of the child's command that are outside the child.
 
-    These arguments follow a redirection, to which the grammar adds them. `behind` are those of the node itself.
+    Such arguments follow a redirection, and the grammar makes them part of that. `behind` are such arguments of the
+    node.
     """
     children = node.named_children
     if node.type == "redirected_statement":

@@ -1,8 +1,7 @@
 """The bash tool: runs a command in the conversation's working directory, and manages long-running commands as jobs.
 
-A command is never killed for taking long: when the wait is over, the call returns and the command continues as a job.
-Cancelling kills only the current call's command. When a command ends, the background processes that it started are
-killed.
+A command is never killed for taking long: when the wait is over, the call returns and the command continues as a job. A
+cancel kills only the current call's command. When a command ends, the background processes that it started are killed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from actors.ports.tools import object_schema
 
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
-# Maximum bytes of a command text. It is passed to bash as one argument, whose length the kernel limits.
+# Maximum bytes of a command. It is passed to bash as a single argument, and the kernel limits an argument's length.
 MAX_COMMAND_BYTES = 128 * 1024 - 1
 
 PEEK_LINES = 200
@@ -39,7 +38,7 @@ BELONGS_TO = {"wait_seconds": ("cmd", "wait"), "signal": ("kill",), "lines": ("p
 
 
 class JobRequest(Struct, frozen=True):
-    """The request that a call makes."""
+    """What a call requests: an action, and the command or job to which it applies."""
 
     action: str
     subject: str
@@ -236,8 +235,8 @@ class BashTool:
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
         """Let the job outlive its call, unless a cancel is killing it; return whether it continues.
 
-        The job is marked before `let_go`. As a cancel ends the call's processes first and the jobs next, it cannot miss
-        the job.
+        The job is marked as a background job before `let_go` is called. A cancel ends the call's processes first and
+        background jobs next, so that it cannot miss this one.
         """
         if context.cancel.cancelled:
             return False

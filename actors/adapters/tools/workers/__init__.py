@@ -1,6 +1,6 @@
-"""Programs that tools run as separate processes, because slow or endless work on untrusted input must be killable.
+"""Programs that tools run as separate processes, so that slow or endless work on untrusted input can be killed.
 
-Modules with a `main(arguments)` are programs; the others are parts of these programs. All use only the standard library
-and each other. A program prints "ok" or "error" on its own line, and then the text for the model (or JSON for its
-tool).
+Modules with a function `main(arguments)` are programs; the other modules are parts of these programs. All of them
+import only the standard library and each other. A program prints "ok" or "error" on a line of its own, and then the
+text for the model (or JSON for its tool).
 """

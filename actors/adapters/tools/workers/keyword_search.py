@@ -1,10 +1,10 @@
-"""Finds lines that match search terms; reads a JSON object with search_terms and ripgrep from standard input.
+"""Finds lines that match search terms; reads a JSON object with `search_terms` and `ripgrep` from standard input.
 
-`ripgrep` is the path of the program rg. The worker runs in the working directory and searches the git repository around
-it or, outside a repository, the directory itself. It prints "ok" on its own line, then its findings as a JSON object:
-`text` is the output that `rg -n -i -C 10` would print, with long lines cut; `remarks` says what was left out; and
-`root` is the directory that paths are relative to, "" for the working directory. After an error, it prints "error" and
-a text for the model.
+`ripgrep` is the path of the program rg. This program runs in the working directory and searches the git repository
+around that directory or, outside a repository, the directory itself. It prints "ok" on a line of its own, then the
+findings as a JSON object: `text` is the output that `rg -n -i -C 10` would print, with long lines cut; `remarks` says
+what was left out; and `root` is the directory to which paths are relative ("" for the working directory). After an
+error, it prints "error" and a text for the model.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SEPARATOR = "--\n"
 
 MAX_TERM_BYTES = 64 * 1024
 MAX_ALL_BYTES = 128 * 1024
-# Maximum matches in one file; more would exceed MAX_TERM_BYTES.
+# Maximum matches in one file; the output for more matches would exceed MAX_TERM_BYTES.
 MAX_MATCHES = MAX_TERM_BYTES // len("a:1:\n")
 
 
 class OutputTooLargeError(Exception):
-    """Every term, even alone, finds more than MAX_TERM_BYTES."""
+    """Each term, even by itself, finds more than MAX_TERM_BYTES."""
 
 
 class Term:
@@ -48,7 +48,7 @@ class Term:
         self.unreadable = 0
 
     def look(self, program: str, root: str) -> None:
-        """Find the term, literally if it is not a valid regular expression. Raises OSError."""
+        """Search for the term; if it is not a valid regular expression, search for it literally. Raises OSError."""
         try:
             self._look(program, root, "-e", self.text)
         except InvalidSearchError:
@@ -82,8 +82,8 @@ def blocks(findings: list[Finding]) -> Iterator[str]:
     """Yield runs of adjacent lines in one file: `name:number:text` for matches, `name-number-text` for context."""
     lines: dict[int, Line] = {}
     for line in sorted(line for finding in findings for line in finding.lines):
-        # A match sorts after the same line as context of another term, because its text is the one that shows the
-        # match.
+        # If a line is both a match and context for another term, the match is kept, because its text shows what was
+        # found.
         lines[line.number] = max(lines.get(line.number, line), line, key=lambda each: each.matches)
     name = display_name_of(findings[0].name)
     block: list[str] = []
@@ -99,8 +99,8 @@ def blocks(findings: list[Finding]) -> Iterator[str]:
 def found(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Search for the terms, most important first. Raises OSError.
 
-    The last term is dropped as long as the terms together find more than MAX_ALL_BYTES. Raises OutputTooLargeError if
-    every term alone finds more than MAX_TERM_BYTES.
+    While the terms together find more than MAX_ALL_BYTES, the last term is dropped. Raises OutputTooLargeError if each
+    term by itself finds more than MAX_TERM_BYTES.
     """
     here = os.path.realpath(".")
     root = enclosing_repository(here) or here

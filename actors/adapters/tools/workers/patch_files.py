@@ -1,8 +1,9 @@
-"""Changes one file atomically, relative to descriptors of its directory, so that renames cannot redirect the write.
+"""Changes one file atomically, relative to a descriptor of its directory, so that renames cannot redirect the write.
 
-The new content is written next to the file and renamed over it: readers, even after a crash, see the old file or the
-new one. A crash may leave a file `.bedrock-patch-*.tmp` or an empty new directory. The file is locked (flock) from
-reading to renaming, so that patches from other calls, servers and machines wait and none of their changes are lost.
+The new content is written to a temporary file in the same directory, which is then renamed over the old file. Readers
+therefore see either the old or the new file, even after a crash. A crash may leave a file `.bedrock-patch-*.tmp` or an
+empty new directory. The file is locked (flock) from the reading to the renaming, so that patches from other calls,
+servers and machines wait and no changes are lost.
 """
 
 import ctypes
@@ -48,7 +49,7 @@ def rename_new(directory: int, old: str, new: str) -> None:
     failure = ctypes.get_errno()
     if failure not in (errno.ENOSYS, errno.EINVAL):
         raise OSError(failure, os.strerror(failure), new)
-    with suppress(FileNotFoundError):  # some file systems, such as NFS, cannot do both in one step
+    with suppress(FileNotFoundError):  # some file systems, such as NFS, cannot check and rename in one step
         os.stat(new, dir_fd=directory, follow_symlinks=False)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
     os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
@@ -57,7 +58,8 @@ def rename_new(directory: int, old: str, new: str) -> None:
 def open_directory(root: int, path: str) -> int:
     """Open a directory component by component, never through an unchecked link. Raises PathEscapesError or OSError.
 
-    `..` returns to the directory through which the walk came, so moving a directory meanwhile cannot lead elsewhere.
+    `..` returns to the directory from which the walk came, so a directory that is moved meanwhile cannot lead it
+    elsewhere.
     """
     passed = [os.open(".", DIRECTORY, dir_fd=root)]
     try:
@@ -156,8 +158,8 @@ class FileLocation(NamedTuple):
 def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], bytes]) -> None:
     """Replace the content of `path` with the result of `rewrite`, which gets the old content, or None for a new file.
 
-    Relative paths stay below the current directory. Raises PatchRefusedError, OSError or what `rewrite` raises, leaving
-    the file unchanged.
+    A relative path must not lead out of the current directory. Raises PatchRefusedError, OSError or what `rewrite`
+    raises; the file is then unchanged.
     """
     with located(path) as place:
         check_protected(place, protected)
@@ -215,7 +217,7 @@ class Finder:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def nearest(self, path: str, name: str) -> FileLocation:
-        """The location of `name` in the directory `path`, relative to the deepest existing directory."""
+        """The location of `name` in the directory `path`: the deepest directory that exists, and the missing ones."""
         missing: list[str] = []
         while True:
             try:
@@ -232,9 +234,9 @@ class Finder:
         return open_directory(self.root, path)
 
     def target(self, place: FileLocation) -> str | None:
-        """The target of the link at `place`; None if it is not a link. Raises OSError.
+        """The target of the link at `place`; None if there is no link. Raises OSError.
 
-        Closes the directory of `place` if it is a link.
+        If there is a link, closes the directory of `place`.
         """
         target = None
         try:
@@ -296,7 +298,7 @@ def passed(place: FileLocation) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def locked(place: FileLocation) -> Generator[int | None]:
-    """Open and lock the file, within LOCK_SECONDS; None if there is none. Raises PatchRefusedError or OSError."""
+    """Open and lock the file, within LOCK_SECONDS; None if it does not exist. Raises PatchRefusedError or OSError."""
     until, flags = time.monotonic() + LOCK_SECONDS, READ
     while not place.missing and (file := opened(place, flags)) is not None:
         try:
@@ -318,7 +320,7 @@ def locked(place: FileLocation) -> Generator[int | None]:
 
 
 def opened(place: FileLocation, flags: int) -> int | None:
-    """Open the file if it can be changed; None if there is none. Never blocks. Raises PatchRefusedError or OSError."""
+    """Open the file if it may be changed; None if it is missing. Never blocks. Raises PatchRefusedError or OSError."""
     try:
         check_changeable(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
     except FileNotFoundError:
@@ -338,7 +340,7 @@ def lock(file: int) -> int:
 
 
 def is_at(place: FileLocation, file: int) -> bool:
-    """Whether the open file is still at this location; a patch replaces the file that it has locked."""
+    """Whether the open file is still at this location; it is not if another patch, which held the lock, replaced it."""
     try:
         there = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -388,9 +390,9 @@ def check_changeable(status: os.stat_result) -> None:
 
 
 def store(place: FileLocation, found: FileVersion | None, content: bytes, file: int | None) -> None:
-    """Replace the file that was read as `found` with the content `content`, or create it.
+    """Write `content` to the file that was read as `found`, or to a new file.
 
-    Raises PatchRefusedError or OSError, leaving the file unchanged.
+    Raises PatchRefusedError or OSError; the file is then unchanged.
     """
     with ExitStack() as entered, ExitStack() as undo:
         directory = place.directory
@@ -454,7 +456,7 @@ def dress(file: int, found: FileVersion) -> None:
 
 
 def create(directory: int, temporary: str, name: str) -> None:
-    """Rename the file `temporary` to `name`, unless that now exists. Raises PatchRefusedError or OSError."""
+    """Rename the file `temporary` to `name`, unless that exists by now. Raises PatchRefusedError or OSError."""
     try:
         rename_new(directory, temporary, name)
     except FileExistsError:
@@ -471,9 +473,9 @@ def replace(directory: int, temporary: str, name: str) -> None:
 
 
 def check_unchanged(directory: int, name: str, found: FileVersion, file: int) -> None:
-    """Raise PatchRefusedError if the open file, or the file with its name, has changed since it was read."""
+    """Raise PatchRefusedError if the open file has changed since it was read, or if another file now has its name."""
     with suppress(FileNotFoundError):
-        same = content_of(file) == found.content  # two changes within one tick of the clock have the same time
+        same = content_of(file) == found.content  # two changes in one tick of the clock have the same time
         if same and moment(os.stat(name, dir_fd=directory, follow_symlinks=False)) == moment(found.status):
             return
     raise PatchRefusedError(CHANGED)

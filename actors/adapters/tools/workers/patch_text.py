@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 CONTEXT = 3
 
-# Maximum lines, old and new together, that are compared: comparing takes quadratic time. Larger changes are shown as
-# one replacement of all their lines.
+# Maximum number of lines, old and new together, that are compared, because comparing takes quadratic time. A larger
+# change is shown as one replacement of all its lines.
 MAX_COMPARED = 2000
 
 MAX_DIFF = 64 * 1024
@@ -139,7 +139,7 @@ def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
 
 
 def span(begin: int, length: int) -> str:
-    """A range of lines as in a hunk's header, counted from 1; an empty range names the line before it."""
+    """A range of lines as it is written in a hunk's header, counted from 1; an empty range names the line before it."""
     if length == 1:
         return str(begin + 1)
     return f"{begin + 1 if length else begin},{length}"
@@ -147,13 +147,14 @@ def span(begin: int, length: int) -> str:
 
 FIRST, LAST, BOTH = "its first line", "its last line", "its first and last line"
 
-# Maximum number of positions that are counted; for more, the message says "more than 999".
+# Maximum number of positions that are counted; for more positions, the message says "more than 999".
 MOST_COUNTED = 999
 
 # Maximum number of a file's different indentations that are tried, most frequent first.
 MAX_LEVELS = 64
 
-# Unicode's NFKD handles full width forms, ligatures, spaces, the ellipsis and accents.
+# Maps characters to the ones that they look like. Full width forms, ligatures, spaces, the ellipsis and accents are
+# missing here, because Unicode's NFKD handles them.
 LOOKALIKES = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u00b4\u02b9\u02bc", "'"),
@@ -177,18 +178,18 @@ class Sought(NamedTuple):
     old: str
     new: str | None
     fixed: bool = False
-    """Whether the indentation of the replacement must not be adapted."""
+    """Whether the indentation of the replacement must be kept as it is."""
 
 
 class TextMatch(NamedTuple):
-    """The position where the text was found."""
+    """The position at which the text was found."""
 
     start: int
     end: int
     new: str | None
-    """The replacement, adapted as was necessary to find the old text, e.g. in its indentation."""
+    """The replacement, adapted in the same way as the old text had to be to find it, for example in its indentation."""
     how: str = ""
-    """A text for the model that names the ignored differences; "" if there are none."""
+    """A text for the model that names the differences that were ignored; "" if there were none."""
 
 
 class Folded:
@@ -202,7 +203,7 @@ class Folded:
             self._origins = array("L", (position for position, one in enumerate(text) for _ in table[one]))
 
     def origin(self, start: int, end: int) -> tuple[int, int] | None:
-        """The range in the original text that became text[start:end]; None if it would split a replaced character."""
+        """The range of the original text that became text[start:end]; None if it would split an original character."""
         origins = self._origins
         if origins is None:
             return start, end
@@ -262,7 +263,7 @@ def places(text: str, wanted: str) -> list[int]:
 
 
 def line_starts(text: str, wanted: str) -> list[int]:
-    """The positions at which `wanted` begins at the start of a line; like `places`, stops soon after MOST_COUNTED."""
+    """The positions of line starts at which `wanted` begins; like `places`, stops soon after MOST_COUNTED."""
     inner = [position + 1 for position in places(text, "\n" + wanted)]
     return [0, *inner] if text.startswith(wanted) else inner
 
@@ -282,7 +283,7 @@ def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text, ignoring blanks at line ends; unchanged lines keep theirs.
+    """Find the text, ignoring blanks at line ends; unchanged lines keep their blanks.
 
     Raises NoMatchError for several matches.
     """
@@ -305,7 +306,10 @@ def with_other_blanks(haystack: Haystack, sought: Sought) -> TextMatch | None:
 
 
 def in_lines(lines: list[str], text: str, position: int) -> tuple[int, int]:
-    """Where `position` in `text`, which lacks blanks at line ends, is in `lines`, and where its line ends there."""
+    """Convert a position in `text` to positions in the original text: of the same character, and of its line's end.
+
+    `lines` are the original text's lines; `text` is the same text without blanks at line ends.
+    """
     number = text.count("\n", 0, position)
     start = sum(map(len, lines[:number])) + number
     return start + position - (text.rfind("\n", 0, position) + 1), start + len(lines[number])
@@ -358,7 +362,7 @@ def common_margin(text: str) -> str | None:
 
 
 def bare(text: str, margin: str) -> str | None:
-    """`text` without `margin` at the start of non-blank lines; None if such a line does not begin with it."""
+    """`text` without `margin` at the start of non-blank lines; None if such a line does not begin with `margin`."""
     lines = text.split("\n")
     if any(line.strip() and not line.startswith(margin) for line in lines):
         return None
@@ -370,7 +374,7 @@ def indented(text: str, margin: str) -> str:
 
 
 def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
-    """Find the text without its first or last line, or both, if the replacement has the same.
+    """Find the text without its first line, its last line or both, if the replacement has the same line there.
 
     Raises NoMatchError for several matches.
     """

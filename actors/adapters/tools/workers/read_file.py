@@ -1,9 +1,9 @@
-"""Reads a file: lines of text, or the whole file, which should be an image and is not examined here.
+"""Reads lines of a text file, or a whole file, which should be an image (this is not checked here).
 
-The arguments are the file's path, the number of the first line and the number of lines; or its path and its maximum
-size in bytes. This program runs in a separate process, so that it can be killed if the file is huge, the disk slow or
-the mount hung. It prints "ok" or "error" on its own line, then the content or the text for the model. Memory stays
-bounded.
+The arguments are the file's path, the number of the first line and the number of lines; or the path and the maximum
+size in bytes. This program runs in a separate process, so that it can be killed if the file is huge, the disk is slow
+or the mount hangs. It prints "ok" or "error" on a line of its own, then the content or the text for the model. Its
+memory stays bounded.
 """
 
 import os
@@ -17,10 +17,10 @@ SNIFFED = 8 * 1024
 
 MAX_LINE = 2000
 
-# Maximum total bytes of the lines shown; further lines count as not shown.
+# Maximum bytes of all lines that are shown; lines beyond this limit are reported as not shown.
 MAX_TEXT = 126 * 1024
 
-# Maximum bytes that are read from a file; lines after them are neither shown nor counted.
+# Maximum bytes that are read from a file; lines beyond this limit are neither shown nor counted.
 MAX_READ = 1 << 28
 
 
@@ -37,7 +37,7 @@ class WindowReader:
         self.shown: list[bytes] = []
         self.size = 0
         self.number = 1
-        # The beginning of the current line if the line is to be shown, else empty.
+        # The beginning of the current line; b"" if the line is not to be shown.
         self.kept = b""
         # The bytes of the current line so far, including those that are not kept.
         self.length = 0
@@ -62,7 +62,7 @@ class WindowReader:
         self.length += end - start
 
     def skip(self, block: bytes) -> None:
-        """Count the lines of a block that follows the lines to show."""
+        """Count the lines of a block that is after the last line to show."""
         lines = block.count(b"\n")
         self.number += lines
         self.length = len(block) - block.rfind(b"\n") - 1 if lines else self.length + len(block)

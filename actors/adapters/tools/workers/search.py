@@ -1,11 +1,11 @@
-"""Runs ripgrep (rg), and finds lines in files: the program behind the search tool.
+"""The program behind the search tool: runs ripgrep (rg) to find lines in files.
 
-ripgrep's regular expressions take linear time on every text. It decides what to ignore, as git does, but never runs
-git, and reads neither its own nor global settings.
+ripgrep's regular expressions take linear time on every text. Like git, it ignores the files that .gitignore files name,
+but it never runs git, and it reads neither its own settings nor global ones.
 
 The program reads a JSON object with pattern, path, include, exclude, max_results and ripgrep (the path of rg) from
 stdin. It is a separate process, so that it can be killed if the tree is huge or a mount hangs. It prints "ok" or
-"error" on its own line, then the text for the model. Memory stays bounded in every case.
+"error" on a line of its own, then the text for the model. Memory stays bounded in every case.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 
 
 class Search:
-    """One ripgrep run; it counts the files and directories that cannot be read."""
+    """One run of ripgrep, which counts the files and directories that cannot be read."""
 
     def __init__(self, program: str, arguments: Iterable[str], *, directory: str, max_matches: int) -> None:
         """Prepare a run in `directory` that finds at most `max_matches` lines in each file."""
@@ -66,7 +66,7 @@ class Search:
 
         Raises InvalidSearchError and OSError.
         """
-        errors = os.memfd_create("errors")  # a pipe could fill up, and in restricted modes there is no place for a file
+        errors = os.memfd_create("errors")  # a pipe could fill up; restricted modes have no place for a file
         try:
             with subprocess.Popen(
                 self._command, cwd=self._directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
@@ -106,12 +106,12 @@ def refusal(errors: str) -> str:
 
 
 def raw(field: dict[str, str]) -> bytes:
-    """The bytes of a field, which is in base64 if they are not UTF-8."""
+    """The bytes of a field of ripgrep's output; bytes that are not UTF-8 are in base64."""
     return field["text"].encode() if "text" in field else base64.b64decode(field["bytes"])
 
 
 def line_of(data: dict[str, Any], *, matches: bool) -> Line:
-    """A line cut to MAX_LINE characters, with the start of its match; invalid UTF-8 becomes U+FFFD."""
+    """A line cut to MAX_LINE characters around the start of its match; invalid UTF-8 becomes U+FFFD."""
     line = raw(data["lines"])
     text = line.decode(errors="replace").removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
     start = 0
@@ -143,7 +143,7 @@ def enclosing_repository(directory: str) -> str | None:
 
 
 def is_repository(path: str) -> bool:
-    """Whether `path`, which ends in `.git`, is a git directory, or a file that names one, as in a worktree."""
+    """Whether `path`, which ends in `.git`, is a git directory or (as in a worktree) a file that names one."""
     return os.path.isfile(path) or os.path.exists(os.path.join(path, "HEAD"))
 
 
@@ -161,7 +161,7 @@ class LineSearch:
     """One search through a directory or a file."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
-        """Check the request. Raises UnsearchableError, OSError or ValueError if it cannot be fulfilled."""
+        """Check the request. Raises UnsearchableError, OSError or ValueError if the search is impossible."""
         path = asked["path"]
         root = os.path.realpath(path, strict=True)
         found = os.stat(root)
@@ -200,7 +200,7 @@ class LineSearch:
 
 
 def included(glob: str) -> tuple[str, ...]:
-    """The options for the files to search: a glob for names becomes a type, which overrides no ignore file."""
+    """The options for the files to search. A glob without "/" becomes a type, which does not override ignore files."""
     if "/" in glob:
         return (f"--glob={anchored(glob)}",)
     return (f"--type-add=asked:{glob}", "--type=asked") if glob else ()
@@ -211,7 +211,7 @@ def excluded(glob: str) -> tuple[str, ...]:
 
 
 def anchored(glob: str) -> str:
-    """A glob for paths from the searched directory; its leading `/` also keeps a `!` from negating it."""
+    """Make a glob apply to paths from the searched directory. The "/" put before it also keeps "!" from negating it."""
     return "/" + glob.removeprefix("./").removeprefix("/") + ("**" if glob.endswith("/") else "")
 
 
