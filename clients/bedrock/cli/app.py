@@ -184,10 +184,10 @@ def _plugged() -> dict[str, EntryPoint]:
 def bedrock(ctx: click.Context, address: str | None) -> None:
     """Chat with LLM agents on a Bedrock server, and manage their conversations.
 
-    New here? `bedrock` alone opens a chat. If no server runs on this machine it starts one; no key is needed.
+    New here? `bedrock` alone opens a chat. If no server is running, it starts one; no key is needed.
 
-    A conversation is named by its slug or its id. Your own server on this machine is found without any setting; for
-    another one give --address or BEDROCK_ADDRESS, and BEDROCK_TOKEN.
+    Conversations are named by slug or id. Your own server on this machine is found automatically; for
+    another one, set --address or BEDROCK_ADDRESS, and BEDROCK_TOKEN.
     """
     ctx.obj = address
     if ctx.invoked_subcommand is None:

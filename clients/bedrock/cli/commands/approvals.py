@@ -33,9 +33,9 @@ KIND = click.Choice(list(RULE_KINDS))
 @click.argument("call", required=False)
 @option("--all everything", "Approve all waiting calls.", is_flag=True)
 def approve(conversation: Conversation, call: str | None, everything: bool) -> None:
-    """Approve a tool call waiting for approval. CALL, an id from `bedrock approvals`, is required if several wait.
+    """Approve a tool call waiting for approval. CALL, an id from `bedrock approvals`, is required if several are open.
 
-    Calls of one response run once all of them are approved; one denial skips them all. `bedrock rules --add` creates a
+    Calls in one response run once all of them are approved; one denial skips them all. `bedrock rules --add` creates a
     rule that decides later calls.
     """
     for approval in _open_approvals(conversation, call, everything=everything):
@@ -48,7 +48,7 @@ def approve(conversation: Conversation, call: str | None, everything: bool) -> N
 @click.argument("call", required=False)
 @option("--note", "The reason, shown to the agent.", default="")
 def deny(conversation: Conversation, call: str | None, note: str) -> None:
-    """Deny a tool call waiting for approval. No call of the same response runs, and the agent is informed."""
+    """Deny a tool call waiting for approval. No other call in the same response runs, and the agent is informed."""
     (approval,) = _open_approvals(conversation, call)
     conversation.deny(approval, note)
     print_text(f"denied {approval.tool} ({approval.tool_use_id})")
@@ -133,7 +133,7 @@ _ABOUT_COLUMNS = 300
 def _listing(print_open: Callable[..., None]) -> click.Command:
     """Make a command from a function that prints what is open in all conversations, or in one."""
     named = click.argument("name", required=False, type=CONVERSATION)
-    limit = option("-n --limit", "Maximum number.", type=click.IntRange(1), default=50, show_default=True)
+    limit = option("-n --limit", "Maximum number to list.", type=click.IntRange(1), default=50, show_default=True)
     return click.command()(named(limit(JSON_OPTION(click.pass_context(print_open)))))
 
 
@@ -141,7 +141,7 @@ def _listing(print_open: Callable[..., None]) -> click.Command:
 def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
     """List the tool calls waiting for approval, in all conversations or in one.
 
-    The longest waiting conversation comes first. Decide with `bedrock approve` and `bedrock deny`.
+    The longest-waiting conversation comes first. Decide with `bedrock approve` and `bedrock deny`.
     `bedrock questions` lists what tools ask.
     """
     client = connect(ctx)

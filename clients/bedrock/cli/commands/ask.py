@@ -100,10 +100,10 @@ def ask(
 ) -> None:
     """Ask one question and print the answer. The prompt is the arguments, followed by standard input if it is piped.
 
-    The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
-    3 a tool call needs approval, 4 no server, 5 the answer is incomplete (cut off, refused or empty), 130 cancelled
-    (Ctrl-C, SIGTERM and SIGHUP cancel the run), 141 standard output was closed by its reader (that cancels the run
-    too). Questions of MCP servers are asked at the terminal; without one they are declined.
+    The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage
+    error, 3 a tool call needs approval, 4 no server, 5 the answer is incomplete (cut off, refused or empty), 130
+    cancelled (Ctrl-C, SIGTERM and SIGHUP cancel the run), 141 standard output was closed by its reader (which cancels
+    the run too). Questions from MCP servers are asked at the terminal; without one, they are declined.
     """
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)

@@ -37,7 +37,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
     The check covers the stored rows, gaps, the hash chain, the results of tool calls and the ends of runs.
 
     Conversations of other principals are not checked: `bedrock restore` into an empty directory checks those of all
-    in a backup.
+    principals in a backup.
     """
     client = connect(ctx)
     if not (names or everything):
@@ -111,7 +111,8 @@ def log(conversation: Conversation, after: int, reverse: bool) -> None:
 def export(conversation: Conversation) -> None:
     """Print everything about a conversation as JSON lines.
 
-    First the conversation, then its messages, then its events. Images are named; `bedrock download` saves them.
+    First the conversation, then its messages, then its events. Images are included by name only; `bedrock
+    download` saves them.
     """
     for line in conversation.export():
         print_json_line(line)

@@ -49,8 +49,8 @@ _READY = re.compile(r"\bready on (\S+)")
 def console(ctx: click.Context, *, quiet: bool) -> None:
     """Open the console: all conversations in a browser.
 
-    The link signs one browser in, within a minute. If the server on this machine serves HTTP, its gateway is used.
-    Otherwise this command runs a gateway until Ctrl-C, and a server if there is none.
+    The link signs in one browser, and is valid for one minute. If the server on this machine serves HTTP, its gateway
+    is used. Otherwise, this command runs a gateway until Ctrl-C, and a server if there is none.
     """
     if not exits.address_source(ctx) and (link := link_of_running()):
         _show(link, quiet=quiet)
@@ -186,13 +186,13 @@ ENDS = "The server and its background jobs stop when no client is connected and 
 @opening_options
 @generation_options
 def chat(prompt: tuple[str, ...], *, spawn: bool, notify: bool, again: str | None, **opening: Any) -> None:
-    """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
+    """Chat with an agent in a directory. PROMPT, if given, is sent first.
 
     Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or
-    Ctrl-C cancels the run, Ctrl-C again exits. A run continues on the server after you exit. Ctrl-J begins a new line.
-    /help lists all keys and commands. If no server runs on this machine and no address is given, one is started; it
-    ends when no client is connected and no run is open. Without a terminal, one sample conversation is run and printed,
-    and its questions are answered automatically.
+    Ctrl-C cancels the run, Ctrl-C again exits. A run continues on the server after you exit. Ctrl-J inserts a line
+    break. /help lists all keys and commands. If no server is running on this machine and no address is given, one is
+    started; it ends when no client is connected and no run is in progress. Without a terminal, one sample conversation
+    is run and printed, and its questions are answered automatically.
     """
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj

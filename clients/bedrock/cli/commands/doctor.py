@@ -44,7 +44,7 @@ class Finding:
 
 @click.command()
 @option("--config", "The settings file of the server on this machine.", type=click.Path())
-@option("--output", "For people or programs.", type=click.Choice(["text", "json"]), default="text")
+@option("--output", "Text for people, or JSON for programs.", type=click.Choice(["text", "json"]), default="text")
 @click.pass_context
 def doctor(ctx: click.Context, config: str | None, output: str) -> None:
     """Check the server, the connection to it, and this machine. Exit code 0 if nothing fails.

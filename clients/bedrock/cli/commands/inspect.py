@@ -53,7 +53,7 @@ _LABEL = 12
 @option("--here", "Only conversations in the current directory.", is_flag=True)
 @option("--parent", "List the sub-agents of this conversation instead.", metavar="SLUG", type=arguments.CONVERSATION)
 @option("--filter filter_", "Only conversations that match.", metavar="FILTER", default="")
-@option("-n --limit", "Maximum number.", type=click.IntRange(1), default=30, show_default=True)
+@option("-n --limit", "Maximum number to list.", type=click.IntRange(1), default=30, show_default=True)
 @JSON_OPTION
 @click.pass_context
 def list_(
@@ -61,10 +61,10 @@ def list_(
 ) -> None:
     """List conversations, latest first.
 
-    By default those in all directories; --here lists those in the current one. FILTER names fields of conversations:
+    By default, those in all directories; --here lists those in the current one. FILTER names fields of conversations:
     --filter 'busy = true', 'title:"draft" AND labels.team = "docs"', 'update_time > "2026-01-31T00:00:00Z" AND NOT
-    model:opus'. docs/api/conversations.md lists them. Archived conversations are left out unless it names archived or
-    archive_time.
+    model:opus'. docs/api/conversations.md lists them. Archived conversations are left out unless FILTER names archived
+    or archive_time.
     """
     listed = connect(ctx).conversations(
         archived=archived or (None if re.search(r"\barchive(d|_time)\b", filter_) else False),
@@ -130,9 +130,9 @@ async def _fates(address: str | None, name: str, messages: list[Message]) -> lis
 @JSON_OPTION
 @click.pass_context
 def models(ctx: click.Context, name: str | None, output: str) -> None:
-    """List the models that conversations can use. With MODEL, print all about it, as JSON.
+    """List the models that conversations can use. With MODEL, print everything about it as JSON.
 
-    If no server runs on this machine, one is started with the same settings.
+    If no server is running on this machine, one is started with the same settings.
     """
     if name is not None:
         print_json(arguments.connect_or_spawn(ctx).model(name).to_dict(), indent=2)
@@ -274,8 +274,8 @@ class _OfTheServer(click.Group):
 def mcp(ctx: click.Context, output: str) -> None:
     """List the MCP servers with their states and tools.
 
-    They are configured in the server's settings, as [[mcp_servers]]. Log in to those that need it with the command
-    login, on the server's machine.
+    They are configured in the server's settings, as [[mcp_servers]]. Log in to those that require it with
+    `bedrock mcp login`, on the server's machine.
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -23,7 +23,7 @@ from bedrock.types import ApprovalPolicy, Mode
 @arguments.generation_options
 @click.pass_context
 def new(ctx: click.Context, /, **creating: Any) -> None:
-    """Create a conversation and print its slug. Nothing runs before a message is sent: `bedrock ask -r SLUG "…"`."""
+    """Create a conversation and print its slug. Nothing runs until a message is sent: `bedrock ask -r SLUG "…"`."""
     print_text(arguments.create_conversation(arguments.connect(ctx), **creating).get().slug)
 
 
@@ -65,7 +65,7 @@ def mode(conversation: Conversation, mode: Mode | None, stop_running: bool) -> N
     workspace      they can also change files below the working directory
     unrestricted   they have all rights of the server's user
 
-    A new mode applies from the next tool call on, also within a run. A running call, background jobs and programs of
+    A new mode applies from the next tool call on, even during a run. A running call, background jobs and programs of
     MCP servers keep the rights that they were started with, and are listed; --stop-running stops them, now or when you
     repeat the command, and the run continues without the call. The agent is informed. A server that cannot enforce a
     mode refuses it; `bedrock doctor` says why.
@@ -88,7 +88,7 @@ def compact(conversation: Conversation) -> None:
     """Summarize a conversation now, and continue in a new one.
 
     The new one begins with the summary. The summarized one becomes read-only. If the summary fails, the conversation is
-    unchanged. Ctrl-C stops waiting only; `bedrock cancel` stops the summary.
+    unchanged. Ctrl-C only stops the wait; `bedrock cancel` stops the summary.
     """
     conversation.trigger_continuation()
     events = conversation.events(until_settled=True, omit_deltas=True, recent_messages=0)
@@ -161,7 +161,7 @@ def fork(conversation: Conversation, *, cycle: str, back: int | None) -> None:
 @on_conversation
 @option("--without-summary", "Begin without the summary.", is_flag=True)
 def continue_(conversation: Conversation, without_summary: bool) -> None:
-    """Continue in a new conversation when the context is used up. By default that begins with the summary."""
+    """Continue in a new conversation when the context is used up. By default, that one begins with the summary."""
     successor = conversation.continue_(include_summary=not without_summary).get()
     _tell_successor(successor)
 
@@ -182,7 +182,7 @@ def rename(conversation: Conversation, slug: str | None, title: str | None) -> N
 def archive(conversation: Conversation, undo: bool) -> None:
     """Archive a conversation: it leaves the list, but can still be read.
 
-    Its background jobs end; a busy one is refused.
+    Its background jobs end; a busy conversation cannot be archived.
     """
     now = conversation.unarchive() if undo else conversation.archive()
     print_text(f"{now.slug} is {'active' if undo else 'archived'}")
