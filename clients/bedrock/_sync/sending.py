@@ -1,6 +1,6 @@
 """Sends the message of a run at once.
 
-This module is written by hand instead of generated from `bedrock._async.sending`, because the asyncio client sends a
+This module is written by hand instead of generated from `bedrock._async.sending`, because the other client sends a
 message only when its run is awaited or iterated.
 """
 
