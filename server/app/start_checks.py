@@ -119,8 +119,7 @@ def _schema(report: DatabaseReport) -> DatabaseFinding:
         text = f"written by a newer version, which added {', '.join(report.unknown)}"
         return DatabaseFinding(FAIL, "tables", text, "Use that version, or choose another database.")
     if (report.empty or report.missing) and not report.may_create:
-        where = f"schema {report.schema}" if report.schema else "the first schema of its search_path"
-        text = f"the user cannot create tables in {where}"
+        text = f"the user cannot create tables in {report.schema or 'the first schema of its search_path'}"
         advice = "Run GRANT CREATE ON SCHEMA, or make the user the owner of the database; PostgreSQL 15 requires this."
         return DatabaseFinding(FAIL, "tables", text, advice)
     if report.empty:
