@@ -1,4 +1,4 @@
-"""Decodes images in sandboxed worker processes and stores them. Few workers run at a time, so users take turns."""
+"""Decodes images in sandboxed worker processes and stores them. Few workers run at a time; principals take turns."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from actors.ports import (
 )
 from actors.ports.workspace import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, Turn
 
-# The largest accepted image takes about 700 MB in the format that needs the most memory.
+# Limits for one worker. The largest accepted image takes about 700 MB in the format that needs the most memory.
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
 
-# Maximum bytes that a worker may print: more than twice the maximum size of the scaled-down image that it prints.
+# Maximum bytes that a worker may print: more than twice the maximum size of a view, which is most of its output.
 OUTPUT_BYTES = 8 << 20
 
-# The suffix of each view's id. A release that makes views differently must change it, because stored views are never
-# replaced.
+# The suffix of each view's id. A release that makes views in a different way must change this suffix, because stored
+# views are never replaced.
 VIEW_KIND = "view1"
 
 # Maximum number of views (scaled-down images) whose size is cached.
@@ -78,7 +78,7 @@ class SandboxedImages:
         self._sizes: OrderedDict[str, int] = OrderedDict()
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
-        """See ports.Images. Each conversation has its own copy of an image, which is deleted with it."""
+        """See ports.Images. Each conversation has its own copy of an image, which is deleted with the conversation."""
         if len(data) > MAX_IMAGE_BYTES:
             raise InvalidImageError(f"has {len(data)} bytes; the limit is {MAX_IMAGE_BYTES}")
         if (stored := self.stored(conversation_id, data)) is not None:
@@ -112,7 +112,8 @@ class SandboxedImages:
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
         """See ports.Images.
 
-        Cached for each conversation and image, because views made by an earlier release may have other sizes.
+        Cached for each conversation and image, because the views of one image may differ in size if an earlier release
+        made some of them.
         """
         key = f"{conversation_id}/{image.attachment}"
         with self._lock:
@@ -131,7 +132,10 @@ class SandboxedImages:
         return (image.attachment, view_name(image.attachment))
 
     def _waits_as(self, conversation_id: str, *, uploaded: bool = False) -> str:
-        """The waiting list to use. Each principal has one for uploads and one for all else. Raises StoreError."""
+        """The list in which to wait for a turn. Raises StoreError.
+
+        Each principal has one list for uploads and one for everything else.
+        """
         principal = self._store.owner(conversation_id) or ""
         return f"{principal} (uploads)" if uploaded else principal
 
@@ -206,7 +210,7 @@ def _parse_answer(answer: bytes, name: str) -> Decoded:
 
 
 def _pillow_directory() -> str:
-    """Where Pillow would be imported from. Raises ImagesUnavailableError if it is not installed."""
+    """The directory from which Pillow would be imported. Raises ImagesUnavailableError if it is not installed."""
     found = find_spec("PIL")
     if found is None or found.origin is None:
         raise ImagesUnavailableError("the Python package Pillow is not installed; reinstall the server")

@@ -1,7 +1,7 @@
 """A program that decodes one image from standard input and makes the scaled-down copy (view) that models get.
 
 Its argument is the maximum number of pixels in the image. It runs as a separate process with limits, because decoders
-are large and images may be hostile. It uses only the standard library and Pillow. It prints either "error", a newline
+are complex and images may be hostile. It uses only the standard library and Pillow. It prints either "error", a newline
 and the reason; or "ok", a newline, a JSON object on one line that describes the image, and the bytes of the view.
 """
 
@@ -16,16 +16,17 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-# Pillow tries only the formats of these imported plugins. Some of its other plugins would run external programs.
+# Only these plugins are imported, because some of Pillow's other plugins would run external programs. Pillow tries only
+# the formats of imported plugins.
 from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
 
-# Maximum pixels of the longer edge of a view (scaled-down copy); providers themselves scale larger images down.
+# Maximum pixels of the longer edge of a view (scaled-down copy). Providers themselves scale larger images down.
 LONG_EDGE = 1568
 
-# Maximum bytes of a view (scaled-down copy), which in base64 stays below 5 MB, the lowest limit of any provider.
+# Maximum bytes of a view (scaled-down copy). In base64, this is less than 5 MB, the lowest limit of any provider.
 MAX_VIEW_BYTES = 3_500_000
 
 # JPEG qualities, tried in this order until the view (scaled-down copy) is small enough.
@@ -54,7 +55,7 @@ SIDEWAYS = (5, 6, 7, 8)
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-# The bit in the first letter of a PNG chunk's name that means that decoders may ignore the chunk.
+# The bit in the first letter of a PNG chunk's name that says that decoders may ignore the chunk.
 ANCILLARY = 0x20
 
 
@@ -122,7 +123,7 @@ def orientation(image: Image.Image) -> int:
 
 
 def scaled(image: Image.Image) -> Image.Image:
-    """The first frame, scaled to at most LONG_EDGE per side, in mode L, RGB or RGBA, without metadata."""
+    """The first frame, scaled down to at most LONG_EDGE pixels per side, in mode L, RGB or RGBA, without metadata."""
     if image.mode.startswith("I;16") or image.mode == "I":
         image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     elif image.mode not in DIRECT or "transparency" in image.info:
@@ -137,9 +138,9 @@ def scaled(image: Image.Image) -> Image.Image:
 
 
 def encoded(view: Image.Image) -> tuple[str, bytes]:
-    """The media type and bytes of a view: lossless PNG if small enough, else JPEG.
+    """The media type and bytes of a view: lossless PNG if that is small enough, else JPEG.
 
-    Raises UnusableImageError if even the lowest quality exceeds MAX_VIEW_BYTES.
+    Raises UnusableImageError if the view exceeds MAX_VIEW_BYTES even in the lowest quality.
     """
     png = written(view, format="PNG")
     if len(png) <= MAX_VIEW_BYTES // 4:

@@ -1,4 +1,4 @@
-"""Reads the settings of MCP servers: the operator's, and those that clients choose within the operator's rules."""
+"""Reads the settings of MCP servers: those of the operator's servers, and of servers that clients may choose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HANDSHAKE_PROTOCOL = "2025-11-25"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*)|(\$))")
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-# Keys in a server's table for tables whose values may refer to variables and files.
+# The keys in a server's table whose values are tables with values that may refer to variables and files.
 _REFERRING = ("environment", "headers", "oauth", "login")
 _Seconds = Annotated[float, Meta(ge=1, le=86_400, description="must be between 1 and 86400 seconds")]
 
@@ -31,7 +31,7 @@ class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
     client_id: Text
     client_secret: Text
     issuer: Text
-    """The authorization server that issued these credentials, which are not sent to any other."""
+    """The authorization server that issued these credentials. They are sent to no other server."""
     scope: str = ""
 
     def __repr__(self) -> str:
@@ -39,9 +39,9 @@ class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Login(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a user logs in.
+    """The settings for a user's login to an MCP server.
 
-    By default, the MCP server names the authorization server, where Bedrock registers as an OAuth client.
+    By default, the MCP server names the authorization server, and Bedrock registers there as an OAuth client.
     """
 
     client_id: str = ""
@@ -68,18 +68,16 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     login: Login | None = None
     read_only: Annotated[bool | frozenset[str], Meta(description="must be true, false or a list of strings")] = False
     """The names of tools that change nothing; True for all tools.
-
-    Restricted mode runs only these tools. For a server with a URL, so does workspace mode.
-    """
+    Restricted mode runs only these tools; workspace mode does so, too, if the server has a URL."""
     enabled: bool = True
     connect_seconds: _Seconds = 60.0
     """Time limit in seconds for starting the program and for listing its tools."""
     call_seconds: _Seconds = 300.0
-    """Time limit for a call in seconds, suspended while a person is asked."""
+    """Time limit for a call in seconds; it is suspended while a person is asked."""
     question_seconds: Annotated[float, Meta(ge=0, le=86_400, description="must be between 0 and 86400 seconds")] = 300.0
     """How many seconds a person has to answer the server's question; 0 if the server may not ask."""
     protocol: Annotated[str, one_of(("auto", HANDSHAKE_PROTOCOL))] = "auto"
-    """The newest protocol version that Bedrock offers; "auto" for the newest that both support."""
+    """The newest protocol version that Bedrock offers; "auto" uses the newest version that both sides support."""
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r})"
@@ -155,7 +153,7 @@ def url_fault(url: str) -> str:
 
 
 def _login(where: str, server: McpServer) -> Login | None:
-    """How a user logs in to the server at a URL; None if it has other credentials or is not private.
+    """The settings for a user's login to a server; None if the server has other credentials, or its URL is not private.
 
     Raises ValueError if the `login` table is wrong.
     """
@@ -177,7 +175,7 @@ def _login(where: str, server: McpServer) -> Login | None:
 
 
 def is_private(url: str) -> bool:
-    """Whether data sent to a URL stays secret, because the URL uses https or leads to this machine."""
+    """Whether data sent to a URL is protected from others, because the URL uses https or leads to this machine."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -194,7 +192,7 @@ def is_local(url: str) -> bool:
 
 
 def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
-    """The string that a value stands for: $NAME and ${NAME} are variables, $$ is $, {file = PATH} is a file's content.
+    """The string for which a value stands: $NAME and ${NAME} are variables, $$ is $, {file = PATH} is a file's content.
 
     Raises a ValueError whose message begins with `where`, the setting's name.
     """
@@ -229,7 +227,7 @@ REFERENCE = "secret:"
 
 MAX_SERVERS = 8
 MAX_TEXT = 4096
-# Maximum number, for one server, of each of these: arguments, environment variables, headers, and read-only tools.
+# Maximum number of arguments, and likewise of environment variables, headers and read-only tools, for one server.
 MAX_ENTRIES = 64
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -266,7 +264,7 @@ class FromClients(Struct, frozen=True):
     """The operator's rules for MCP servers that clients choose. By default clients may choose none."""
 
     programs: bool = False
-    """Whether clients may choose programs, which run under the limits of the conversation's tools."""
+    """Whether clients may choose programs as servers; these run under the limits of the conversation's tools."""
     origins: frozenset[str] = frozenset()
     secrets: Mapping[str, BoundSecret] = {}
 
@@ -310,7 +308,7 @@ def origin_of(url: str) -> str:
 def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: frozenset[str]) -> tuple[McpServer, ...]:
     """Validate the servers that a client chooses; `taken` are the names of the operator's servers.
 
-    Raises McpNotAllowedError if the rules forbid one, or McpServerInvalidError if its settings are wrong.
+    Raises McpNotAllowedError if the rules forbid a server, or McpServerInvalidError if a server's settings are wrong.
     """
     if len(chosen) > MAX_SERVERS:
         raise McpServerInvalidError(MAX_SERVERS, "name", f"a conversation has at most {MAX_SERVERS} MCP servers")

@@ -35,7 +35,8 @@ AGAIN_SECONDS = 30.0
 
 PAUSE_SECONDS = 5.0
 
-# Above this number, the servers of the oldest conversation without an open connection are forgotten until its next run.
+# Maximum number of conversations whose servers are remembered. Beyond it, the servers of the oldest conversation
+# without an open connection are forgotten until that conversation's next run.
 MAX_CONVERSATIONS = 1_000
 
 RESTARTED = "(The MCP server has restarted since the last call; its state in memory is lost.)"
@@ -45,8 +46,9 @@ NEW_SESSION = "(This is a new session with the MCP server; the state of the prev
 class McpServerHub:
     """Implements McpServers. Thread-safe.
 
-    A connection belongs to one conversation and one server; if the conversation is "", it only lists the tools of an
-    operator's server. A server is identified by owner and name; the owner is the conversation that chose it, or "".
+    A connection belongs to one conversation and one server. A connection whose conversation is "" only lists the tools
+    of an operator's server. A server is identified by its owner and its name; the owner is the conversation that chose
+    the server, or "" for an operator's server.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class McpServerHub:
         logins: McpLogins | None = None,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """`environment` is for every program, `rules` for clients' servers; `logins` stores the operator's logins."""
+        """Programs get `environment`; `rules` apply to clients' servers; `logins` stores the operator's logins."""
         self._operators = {server.name: server for server in servers}
         self._rules = rules or FromClients()
         self._permissions = permissions
@@ -80,8 +82,8 @@ class McpServerHub:
         self._tried: dict[tuple[str, str], float] = {}
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
-        # State and error, by principal and server, of programs that access only a principal's files; the latest
-        # MAX_CONVERSATIONS.
+        # By principal and server: state and error of programs that access only a principal's files. Only the latest
+        # MAX_CONVERSATIONS are kept.
         self._confined: dict[tuple[str, str], tuple[McpState, str]] = {}
 
     # --- offers and states ------------------------------------------------------------------------------------------
@@ -146,7 +148,10 @@ class McpServerHub:
         return own, refused
 
     def _evict_oldest(self) -> None:
-        """Forget the oldest unconnected conversation's servers if there are too many. The caller holds the lock."""
+        """If there are too many conversations, forget the servers of the oldest unconnected one.
+
+        The caller holds the lock.
+        """
         owners = dict.fromkeys(owner for owner, _ in self._servers if owner)
         if len(owners) < MAX_CONVERSATIONS:
             return
@@ -174,8 +179,8 @@ class McpServerHub:
             self._offered[record.id] = tools
             unknown = [("", name) for name in self._operators if ("", name) not in self._tools]
         # For a principal that is limited to some directories, the program of an operator's server does not run in the
-        # principal's directory, because files there could make it run another program. That must not happen: the server
-        # can read more than this principal may, and other principals get its tools, too.
+        # principal's directory, because files there could make it run another program. That must not happen, because
+        # the server can read more than this principal may, and other principals get its tools, too.
         where = (record.cwd, record.mode) if permissions.roots is None else ("/", Mode.RESTRICTED)
         for key in unknown:
             if permissions.allows_mcp_server(key[1]):
@@ -183,7 +188,10 @@ class McpServerHub:
         return tools
 
     def _tools_of(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
-        """The known tools of these operator's servers, in the order of the settings. The caller holds the lock."""
+        """The known tools of the operator's servers in `names`, in the order of the settings.
+
+        The caller holds the lock.
+        """
         wanted = set(names)
         return tuple(tool for name in self._operators if name in wanted for tool in self._tools.get(("", name), ()))
 
@@ -201,7 +209,10 @@ class McpServerHub:
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """`status`, or for programs that of the one confined to this principal's files. The caller holds the lock."""
+        """`status`; for a program, instead the status of the instance that is confined to this principal's files.
+
+        The caller holds the lock.
+        """
         if status.url:
             return status
         state, error = self._confined.get((principal, status.name), (McpState.STOPPED, ""))
@@ -218,7 +229,7 @@ class McpServerHub:
         return McpServerStatus(key[1], state, command, url, error, tools, left_out)
 
     def _learn(self, key: tuple[str, str], cwd: str, mode: Mode) -> None:
-        """Begin to ask a server for its tools, unless that is in progress or was tried in the last AGAIN_SECONDS."""
+        """Begin to ask a server for its tools, unless this is in progress or was tried in the last AGAIN_SECONDS."""
         with self._lock:
             server, session = self._servers.get(key), self._sessions.get(key)
             if server is None or (session is not None and not session.over):
@@ -232,10 +243,10 @@ class McpServerHub:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> McpSession:
-        """A conversation's connection to a server, opened if there is none.
+        """A conversation's connection to a server. If there is none, it is opened.
 
         Raises ServerError if connecting failed in the last PAUSE_SECONDS, or if the program has more rights than the
-        current mode.
+        current mode allows.
         """
         place = context.conversation_id, server.name
         with self._lock:
@@ -324,7 +335,7 @@ class McpServerHub:
                 del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
-        """Reconnect with the server's new login, or disconnect without one. Call only on the event loop's thread."""
+        """Reconnect to a server with its new login; disconnect if it has none. Only for the event loop's thread."""
         key = "", name
         with self._lock:
             used = {place: each for place, each in self._sessions.items() if each.server is self._operators[name]}
@@ -390,7 +401,7 @@ class McpServerHub:
         return McpTool(self, key, self._servers.get(key), parts[1])
 
     def spec(self, key: tuple[str, str], name: str) -> ToolSpec:
-        """A tool's specification as last listed, or a minimal one if it was never listed."""
+        """A tool's specification as last listed by the server; a minimal specification if the tool was never listed."""
         listed = [tool for tool in self._tools.get(key, ()) if tool.name == name]
         return listed[0] if listed else ToolSpec("", {"type": "object"}, ToolTraits(name, ToolGroup.OTHER, writes=True))
 
@@ -409,7 +420,7 @@ class McpTool:
         return self._hub.spec(self._key, full_name(self._key[1], self._tool))
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Call the tool, connecting if necessary. A cancel affects only this call."""
+        """Call the tool; connect first if necessary. A cancel affects only this call."""
         if self._server is None:
             return _error(f"The MCP server {self._key[1]} no longer exists. Tell the user.")
         if refusal := self._refusal(self._server, context.mode):

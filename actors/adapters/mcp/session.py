@@ -54,7 +54,7 @@ class LoopThread:
         self._closed = False
 
     def run(self, work: Coroutine[object, object, Found]) -> Future[Found]:
-        """Start a coroutine. Raises RuntimeError if the loop is closed or no thread can be started."""
+        """Start a coroutine. Raises RuntimeError if this object is closed or no thread can be started."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._running())
         except BaseException:
@@ -64,7 +64,7 @@ class LoopThread:
     async def blocking(self, work: Callable[[], Found]) -> Found:
         """Run blocking work on another thread and return its result. If the caller is cancelled, the work continues."""
         done: Future[Found] = Future()
-        done.set_running_or_notify_cancel()  # so that a cancelled coroutine does not cancel it
+        done.set_running_or_notify_cancel()  # so that cancelling the coroutine does not cancel this future
 
         def job() -> None:
             try:
@@ -76,7 +76,7 @@ class LoopThread:
         return await asyncio.wrap_future(done)
 
     def close(self) -> None:
-        """Wait a few seconds for all coroutines, cancel any that are still running, and end the thread. Idempotent."""
+        """Wait a few seconds for all coroutines, cancel those still running, and end the thread. Idempotent."""
         with self._lock:
             self._closed = True
             loop, thread, self._loop = self._loop, self._thread, None
@@ -126,18 +126,18 @@ LISTEN_SECONDS = 30.0
 
 DOWNLOADERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
 
-# How many of the last bytes that a program wrote to stderr are kept to explain why it failed.
+# How many bytes at the end of a program's stderr output are kept, to explain why the program failed.
 ERROR_BYTES = 2048
 
 ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
 
-# The MCP library's time limit for a call is long enough for this many questions, so that the call's own limit expires
-# first.
+# The MCP library's time limit for a call leaves time for this many questions, so that Bedrock's own limit for the call
+# expires first.
 MAX_QUESTIONS = 100
 
 REASON_CHARACTERS = 500
 
-# The resource limits of a server's program, which are those of a tool call without a limit on running time.
+# The resource limits of a server's program: those of a tool call, but without a limit on running time.
 LIMITS = ProcessLimits()
 
 
@@ -146,15 +146,15 @@ class ServerError(Exception):
 
 
 class SessionForgottenError(ServerError):
-    """The server no longer knows the call's session, so it has not carried out the call."""
+    """The server no longer knows the session in which the call was made, so it has not carried out the call."""
 
 
 class McpSession:
     """One connection to a server, for one conversation.
 
-    It is opened in the background, and calls wait for it. `changed` is called after each change of `state`, `error` or
-    `tools`. `__init__`, `call` and `stop` are thread-safe; use everything else only on the event loop's thread, except
-    where noted.
+    The connection is opened in the background, and calls wait until it is open. `changed` is called after each change
+    of `state`, `error` or `tools`. `__init__`, `call` and `stop` are thread-safe; use everything else only on the event
+    loop's thread, except where noted.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class McpSession:
         self.tools: tuple[ToolSpec, ...] = ()
         self.left_out: tuple[McpToolLeftOut, ...] = ()
         self.note = ""
-        """A note for the model to add to the result of the next call; "" for none."""
+        """A note for the model that is added to the result of the next call; "" for none."""
         self._loop = loop
         self._sandbox = sandbox
         self._environment = environment
@@ -197,7 +197,8 @@ class McpSession:
         self._client: Client | None = None
         self._calls: list[TimedCall] = []
         self._activity = 0
-        """Incremented when a call begins and when it ends, to notice that no tool was called for a while."""
+        """A counter that is incremented when a call begins and when it ends, to notice that no tool was called for a
+        while."""
         # The last bytes that the program wrote to stderr, or the last error returned by the URL.
         self._words = b""
         self._over: anyio.Event | None = None
@@ -217,8 +218,8 @@ class McpSession:
     def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Future[CallToolResult]:
         """Call a tool. Thread-safe. Raises RuntimeError at shutdown.
 
-        `context` gets the server's progress and questions. Cancelling the future cancels only the call. The future
-        raises ServerError, or SessionForgottenError if the call needs a new connection.
+        `context` gets the server's progress reports and questions. Cancelling the future cancels only the call. The
+        future raises ServerError, or SessionForgottenError if the call has to be made over a new connection.
         """
         return self._loop.run(self._call(tool, arguments, context))
 
@@ -263,7 +264,7 @@ class McpSession:
             self._client, self._stopping = None, True
             with anyio.CancelScope(shield=True):
                 await self._close(stack)
-            if why:  # reported only now, because the program's last error output may arrive after it has ended
+            if why:  # reported only now, because a program's last error output may arrive after its end
                 self._fail(why)
             else:
                 self._become(McpState.STOPPED)
@@ -347,9 +348,9 @@ class McpSession:
         self._words = (self._words + output)[-ERROR_BYTES:]
 
     async def _listen(self, client: Client, relist: asyncio.Event) -> None:
-        """Subscribe to changes in the tools (protocol 2026-07-28 and later).
+        """Subscribe to changes in the list of tools (protocol 2026-07-28 and later).
 
-        Earlier changes are not reported, so the tools are listed again whenever a subscription begins.
+        Changes before a subscription begins are not reported, so the tools are listed again whenever one begins.
         """
         from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 -- slow to import
 
@@ -367,7 +368,7 @@ class McpSession:
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
-        """List the tools again when `wanted` is set; reports that arrive together cause one listing."""
+        """List the tools again whenever `wanted` is set; several reports that arrive together cause one listing."""
         while await wanted.wait():
             wanted.clear()
             await self._relist()
@@ -378,13 +379,13 @@ class McpSession:
             return
         try:
             self.tools, self.left_out = await tools.tools_of(client, self.server)
-        except Exception as error:  # noqa: BLE001 -- after any error, the earlier list stays
+        except Exception as error:  # noqa: BLE001 -- after any error, the earlier list is kept
             log.warning("cannot refresh the tool list of MCP server %s: %s", self.server.name, reason_of(error))
         else:
             self._changed(self)
 
     async def _until_over(self) -> None:
-        """Wait until `stop` is called, the program ends, or there was no call for `idle_seconds`."""
+        """Wait until `stop` is called, the program ends, or no call was made for `idle_seconds`."""
         assert self._over is not None  # noqa: S101 -- `_live` has set it
         while not self._over.is_set():
             activity = self._activity
@@ -397,7 +398,7 @@ class McpSession:
                     return
 
     async def _close(self, stack: AsyncExitStack) -> None:
-        """Close the connection and, with `stack`, the program's stdin, so that the program can exit by itself."""
+        """Close the connection and (through `stack`) the program's stdin, so that the program can exit by itself."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
@@ -431,7 +432,10 @@ class McpSession:
         self._become(McpState.NEEDS_LOGIN if self._needs_login else McpState.FAILED)
 
     def _cannot_download(self) -> bool:
-        """Whether the program probably failed to download its server, as only unrestricted mode has a network."""
+        """Whether the program probably failed because it had to download its server without a network.
+
+        Only unrestricted mode has a network.
+        """
         name = os.path.basename(self.server.command[0]) if self.server.command else ""
         return name in DOWNLOADERS and not self.served and self.mode is not Mode.UNRESTRICTED
 
@@ -442,7 +446,7 @@ class McpSession:
         self._changed(self)
 
     async def _asked(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """Put a question to a person. It names no call, but calls run one at a time, so it belongs to the latest."""
+        """Ask a person. The question names no call, but calls run one at a time, so it belongs to the latest call."""
         del context  # the library's signature requires this argument
 
         return await ask_person(self.server, self._calls[-1] if self._calls else None, params)
@@ -488,16 +492,16 @@ class McpSession:
 
 
 def needs_login(name: str) -> str:
-    """A short message that a server needs a login, with the command to log in."""
+    """A short message that says that a server needs a login, with the command to log in."""
     return f"needs login: bedrock mcp login {name}"
 
 
-# Matches technical details from the validation library, to remove them from error messages.
+# Matches technical details that the validation library adds to error messages; they are removed.
 _NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
 
 
 def reason_of(error: BaseException) -> str:
-    """An error as one line of readable text; for a group of errors, only the first."""
+    """An error as one line of readable text; of a group of errors, only the first one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = _NOT_FOR_PEOPLE.sub("", " ".join(str(error).split()))

@@ -1,7 +1,7 @@
 """Converts the tools of MCP servers, and their results, to the form that models see.
 
-Names that providers do not accept are encoded. Tools that they do not accept for other reasons are left out, because
-every request that offers them would fail, in all conversations.
+Names that model providers do not accept are encoded. Tools that providers do not accept for other reasons are left out,
+because every request that offered them would fail, in all conversations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ DESCRIPTION_CHARACTERS = 4_096
 
 SCHEMA_BYTES = 64 << 10
 
-# Maximum total size in bytes of one server's schemas and descriptions, to leave room in a context window.
+# Maximum total size in bytes of the schemas and descriptions of one server's tools, which must not fill a context
+# window.
 LIST_BYTES = 512 << 10
 
 MAX_LEFT_OUT = 128
@@ -55,10 +56,11 @@ NAME_CHARACTERS = 64
 _CODE = r"x(?:[0-9a-f]{2,5}|10[0-9a-f]{4})"
 _ENCODED = re.compile(f"_({_CODE})_")
 _TO_ENCODE = re.compile(rf"[^A-Za-z0-9_-]|_(?={_CODE}(?:_|[^A-Za-z0-9_-]))")
-# Match the characters to encode in a name: those that providers do not accept, and a "_" that would begin an encoded
-# character.
+# These two patterns match the characters to encode in a name: those that providers do not accept, and each "_" that
+# would otherwise be read as the beginning of an encoded character.
 _PARAMETER_TO_ENCODE = re.compile(rf"[^A-Za-z0-9_.-]|_(?={_CODE}(?:_|[^A-Za-z0-9_.-]))")
-# The only keywords in a schema whose parameters can be renamed, because others may refer to parameters by name.
+# If a schema has other keywords than these, its parameters are not renamed, because such a keyword may refer to
+# parameters by name.
 _MAPPABLE = frozenset({
     "$comment", "$defs", "additionalProperties", "definitions", "description", "properties", "required", "title",
     "type",
@@ -74,7 +76,7 @@ def full_name(server: str, tool: str) -> str:
 
 
 def parted(name: str) -> tuple[str, str] | None:
-    """The server and the tool in a full name (server names have no underscore); None for other tools."""
+    """The server and the tool that a full name contains (server names have no underscore); None for other tools."""
     if not name.startswith(PREFIX):
         return None
     server, _, tool = name.removeprefix(PREFIX).partition("__")
@@ -82,23 +84,23 @@ def parted(name: str) -> tuple[str, str] | None:
 
 
 def encoded(name: str, what: re.Pattern[str] = _PARAMETER_TO_ENCODE) -> str:
-    """A name in which each character that `what` matches is encoded; other names stay as they are."""
+    """`name` with each character that `what` matches encoded."""
     return what.sub(lambda found: f"_x{ord(found[0]):02x}_", name)
 
 
 def decoded(name: str) -> str:
-    """The original of the encoded `name`. Different names are never encoded to the same one."""
+    """The original of an encoded name. No two names have the same encoded name."""
     return _ENCODED.sub(lambda found: chr(int(found[1][1:], 16)), name)
 
 
 def own_arguments(arguments: dict[str, Any], name: str, tools: tuple[ToolSpec, ...]) -> dict[str, Any]:
-    """The arguments of a call to the tool `name`, keyed by the server's own parameter names."""
+    """The arguments of a call to the tool `name`, under the names that the server itself uses for its parameters."""
     properties: Any = next((tool.input_schema.get("properties", {}) for tool in tools if tool.name == name), {})
     return {decoded(each) if each in properties else each: value for each, value in arguments.items()}
 
 
 async def tools_of(client: Client, server: McpServer) -> tuple[tuple[ToolSpec, ...], tuple[McpToolLeftOut, ...]]:
-    """A server's tools that can be offered, in the server's order, and those that cannot.
+    """A server's tools that can be offered, in the server's order, and the tools that cannot be offered.
 
     Descriptions may be wrong or hostile; their length is limited. Raises the MCP library's errors.
     """
@@ -191,7 +193,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _resolves(schema: dict[str, Any], reference: str) -> bool:
-    """Whether a reference points to a part of the schema itself; anchors count as doing so."""
+    """Whether a reference leads to a part of the schema itself. Any reference to an anchor counts as one that does."""
     place: Any = schema
     for step in unquote(reference).split("/")[1:] if reference.startswith("#/") else ():
         key = step.replace("~1", "/").replace("~0", "~")
@@ -203,7 +205,7 @@ def _resolves(schema: dict[str, Any], reference: str) -> bool:
 
 
 def _cleaned(value: Any) -> Any:
-    """A JSON value made safe to show to a model: NUL is replaced, and text like a system notice is escaped."""
+    """A JSON value made safe to show to a model: NUL is replaced, text that looks like a system notice is escaped."""
     if isinstance(value, str):
         return escape(value.replace("\0", "\ufffd"))
     if isinstance(value, dict):
@@ -211,7 +213,8 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(inner) for inner in value] if isinstance(value, list) else value
 
 
-# Of a longer result, only the beginning and the end are kept. Structured content up to this size is kept for clients.
+# Maximum characters of a result; of a longer one, only the beginning and the end are kept. Structured content up to
+# this size is kept for clients.
 TEXT_CHARACTERS = 128 * 1024
 
 MAX_IMAGES = 8
@@ -294,15 +297,15 @@ _LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
 # Keywords for which null is a meaningful value.
 _VALUES = frozenset({"const", "default"})
-# Matches the keyword in a reference that contains the schemas of a tuple in older drafts.
+# Matches `items` in a reference where, in older drafts, it contains the schemas of a tuple.
 _ITEM = re.compile(r"/items/(?=[0-9]+(/|$))")
 
 
 def lifted(schema: Any) -> Any:
     """Convert a schema from an older draft to draft 2020-12; it must not be nested too deeply (see `is_too_deep`).
 
-    A keyword with the value null counts as absent, because some libraries write empty values that way. Anything that is
-    not a schema stays unchanged.
+    A keyword with the value null counts as absent, because some libraries write empty values in this way. Anything that
+    is not a schema is returned unchanged.
     """
     if not isinstance(schema, dict):
         return schema

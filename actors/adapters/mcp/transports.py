@@ -41,14 +41,18 @@ def check_uncompressed(response: httpx2.Response) -> None:
 
 
 def bound_body(response: httpx2.Response, most: int) -> None:
-    """Make reading more than `most` bytes of a response raise httpx2.ReadError. Call this before the body is read."""
+    """Make any attempt to read more than `most` bytes of a response fail with httpx2.ReadError.
+
+    Call this before the body is read.
+    """
     _change_body(response, partial(_bounded, most=most))
 
 
 def mark_forgotten_session(response: httpx2.Response) -> None:
     """Report FORGOTTEN_SESSION if a server does not know the session. Call this before the body is read.
 
-    Servers report this with status 404 and any body, or with 400 and a message. They have not carried out the request.
+    Servers report this with status 404 and any body, or with 400 and a message. They have then not carried out the
+    request.
     """
     if response.status_code in {httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST}:
         _change_body(response, partial(_marked, surely=response.status_code == httpx2.codes.NOT_FOUND))
@@ -140,9 +144,9 @@ async def pipe_transport(
 ) -> AsyncGenerator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """Yield the streams of messages from and to a program, over non-blocking pipes that the caller must close.
+    """Yield the streams of messages from and to a program. They use non-blocking pipes, which the caller must close.
 
-    `ended` is set when the program can no longer be reached.
+    `ended` is set once the program can no longer be reached.
     """
     arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
@@ -194,7 +198,7 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
 
 
 async def _chunk(stdout: int) -> bytes:
-    """The program's next bytes; b"" at the end. Lets other tasks run first, even if the program writes constantly."""
+    """The program's next output; b"" at the end. Lets other tasks run first, even if the program writes constantly."""
     await anyio.lowlevel.checkpoint()
     while True:
         try:
@@ -206,7 +210,7 @@ async def _chunk(stdout: int) -> bytes:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Parse a line. Returns an error for an unreadable response, and None for other text, which some programs print."""
+    """Parse a line. Returns an error for an unreadable response; None for other text, such as some programs print."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -218,15 +222,15 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 def _unreadable(line: bytes) -> SessionMessage | None:
-    """An error in place of an unreadable response, to end its call; None for anything else.
+    """An error to replace an unreadable response, so that the call it answers ends; None for any other line.
 
-    The id is looked for near the beginning and the end.
+    The call's id is looked for near the beginning and the end of the line.
     """
     return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its response is not valid JSON-RPC")
 
 
 def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
-    """An error with the id in `ends`, the beginning and the end of a response; None without an id."""
+    """An error with the id found in `ends`, the beginning and end of a response; None if there is no id."""
     found = _ID.search(ends)
     if found is None or b'"method"' in ends or not (b'"result"' in ends or b'"error"' in ends):
         return None
@@ -249,7 +253,7 @@ for _name in ("httpx2", "httpcore2", "mcp"):
 
 
 class TokensInMemory:
-    """Keeps one connection's tokens in memory (mcp.client.auth.TokenStorage), without data about the OAuth client."""
+    """Keeps one connection's tokens in memory (mcp.client.auth.TokenStorage), but no data about the OAuth client."""
 
     def __init__(self) -> None:
         self._tokens: OAuthToken | None = None
@@ -267,7 +271,7 @@ class TokensInMemory:
 
 
 class AccessTokens(Protocol):
-    """Provides the access tokens from the operator's logins, keyed by server name."""
+    """Provides the access tokens from the operator's logins, by server name."""
 
     async def token(self, name: str) -> str:
         """The access token for a server; "" if there is no login. Raises LoginUnavailableError."""
@@ -279,7 +283,7 @@ class AccessTokens(Protocol):
 
 
 class _LoginAuth(httpx2.Auth):
-    """Sends the access token from the operator's login with each request, and a newer one if it is refused."""
+    """Sends the access token from the operator's login with each request; if it is refused, sends another one."""
 
     def __init__(
         self, name: str, logins: AccessTokens, on_refusal: Callable[[str], None], on_needs_login: Callable[[], None]
@@ -292,7 +296,8 @@ class _LoginAuth(httpx2.Auth):
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send the request; after a 401, send it once more with another token.
 
-        If no token is accepted or left, `on_needs_login` is called, or `on_refusal` if none could be obtained now.
+        If no token is accepted, or none is left, calls `on_needs_login`; if no token could be obtained for now, calls
+        `on_refusal` instead.
         """
         token, trouble = await self._asked(self._logins.token(self._name))
         for _ in range(2):
@@ -327,8 +332,8 @@ async def http_transport(
 ) -> Any:
     """The transport to a server's URL; closing `stack` closes its connections.
 
-    `on_refusal` gets a reason that the library's errors lack: a status, compression, or why there is no token now.
-    `on_needs_login` is called if the operator has to log in.
+    `on_refusal` gets a reason that the library's errors do not contain: a status, compression, or why there is no token
+    at present. `on_needs_login` is called if the operator has to log in.
     """
 
     async def look(response: httpx2.Response) -> None:

@@ -1,1 +1,1 @@
-"""Observers that write log lines, metrics and traces, and wrappers of other adapters that report to these observers."""
+"""The observer that writes log lines, metrics and traces, the definitions of the metrics, and the exporters."""

@@ -43,7 +43,7 @@ class Instruments:
         self._adders[metric](value, {name: label for name, label in zip(metric.labels, labels, strict=True) if label})
 
     def gauge(self, metric: Metric, read: Callable[[], float]) -> None:
-        """Register the function that returns a gauge's value at each export. Call this once per metric."""
+        """Register the function that is called at each export to get a gauge's value. Call this once per metric."""
         self._meter.create_observable_gauge(
             metric.name, [lambda _options: [Observation(read())]], metric.unit, metric.help
         )
@@ -103,7 +103,7 @@ def otlp(endpoint: str, contents: Iterable[str]) -> tuple[MetricReader, Spans]:
 
 
 class Spans:
-    """Makes one trace of each run and its sub-agents' runs, following OpenTelemetry's GenAI conventions.
+    """Makes one trace for each run and its sub-agents' runs, following OpenTelemetry's GenAI conventions.
 
     A run is an `invoke_agent` span with a `chat` span for each model-request attempt and an `execute_tool` span for
     each call. Contents are left out, except in attributes that the operator has named.
@@ -172,7 +172,7 @@ class Spans:
         _end(span, facts, end.outcome if answer is None else "")
 
     def tool_began(self, call: ToolStart, *, extension: bool) -> str:
-        """Begin a span; return its `traceparent`. `extension`: the tool is neither the server's nor a client's."""
+        """Begin a span; return its `traceparent`. `extension` means that the tool is not the server's or a client's."""
         attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.tool,
@@ -197,7 +197,7 @@ class Spans:
         _end(span, facts, "" if end.outcome in {"ok", "sub_agents", "answered"} else end.outcome)
 
     def _inside(self, conversation: str) -> Context:
-        """The context for spans in a conversation's run; a new trace if no run is open."""
+        """The context for spans in a conversation's run; if no run is open, a context that begins a new trace."""
         span = self._runs.get(conversation)
         return Context() if span is None else trace.set_span_in_context(span, Context())
 

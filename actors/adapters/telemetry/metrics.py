@@ -21,7 +21,7 @@ class Kind(Enum):
 
 
 class Metric(Struct, frozen=True, eq=False):
-    """The definition of one metric. A metric equals only itself, so that it is found quickly in dictionaries."""
+    """The definition of one metric. A metric is equal only to itself, which makes look-ups in dictionaries quick."""
 
     name: str
     kind: Kind

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The number of model names that become label values; all further names share the value OTHER.
+# The number of model names that are used as label values; all further names share the value OTHER.
 MODELS = 50
 # The names under which calls to MCP tools, client tools and unknown tools are counted.
 MCP, CLIENT, OTHER = "mcp", "client", "other"
@@ -43,7 +43,7 @@ _CANCEL = "CancelConversationCommand"
 
 
 def _guarded(observer: type[Observer]) -> type[Observer]:
-    """Make the port's methods log their first failure instead of raising it, as the observed work must continue."""
+    """Make the port's methods log their first failure instead of raising it, so that the observed work continues."""
 
     def guard(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -68,7 +68,7 @@ def _guarded(observer: type[Observer]) -> type[Observer]:
 class Observer(Telemetry):
     """Writes log lines, as well as metrics and spans if they are exported.
 
-    Do not call it concurrently for events and commands of one conversation.
+    Do not call it concurrently for the events and commands of one conversation.
     """
 
     on = True
@@ -91,7 +91,7 @@ class Observer(Telemetry):
     def export(
         self, instruments: Instruments, spans: Spans | None, gauges: Mapping[Metric, Callable[[], float]]
     ) -> None:
-        """Start making metrics and `spans`; call this before anything is observed. Other objects measure `gauges`."""
+        """Start making metrics and `spans`; call this before anything is observed. Others measure the `gauges`."""
         self.measures = True
         self._instruments, self._spans = instruments, spans
         open_ = {metrics.OPEN_RUNS: self._runs, metrics.OPEN_ATTEMPTS: self._attempts, metrics.OPEN_TOOLS: self._calls}
@@ -286,7 +286,7 @@ class Observer(Telemetry):
                 self._leave_out(record, run.names.get(block.tool_use_id, ""), block)
 
     def _leave_out(self, record: ConversationRecord, tool: str, result: ToolError | ToolCancelled) -> None:
-        """Report a tool call that got its result without having run in this process."""
+        """Report a tool call that got a result without having run in this process."""
         client = any(tool == each.name for each in record.profile.client_tools) and tool not in self.tools
         call = ToolStart(record.id, result.tool_use_id, tool, client)
         self._report_call(call, result.outcome.value, None)
@@ -309,7 +309,7 @@ class Observer(Telemetry):
         self._add(metrics.TOOLS, seconds or 0.0, self._counted_as(call), outcome)
 
     def _counted_as(self, call: ToolStart) -> str:
-        """The label value for a call's tool. Unknown tools share one, because models can invent names."""
+        """The label value for a call's tool. All unknown tools share one value, because models can invent names."""
         if call.client:
             return CLIENT
         if call.tool in self.tools:
@@ -317,7 +317,7 @@ class Observer(Telemetry):
         return MCP if call.tool.startswith("mcp__") else OTHER
 
     def _bounded(self, model: str) -> str:
-        """The label value for a model: its name or, once MODELS names are in use, OTHER for any new name."""
+        """The label value for a model: its name or, if it is new once MODELS names are in use, OTHER."""
         if model in self._models or len(self._models) < MODELS:
             self._models.add(model)
             return model

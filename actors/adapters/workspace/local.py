@@ -1,6 +1,6 @@
 """Checks working directories on this machine, and describes them for the system prompt.
 
-Files that another user may have written are read without blocking, up to a limit, and only within allowed directories.
+Files may be written by other users. They are read without blocking, up to a limit, and only within allowed directories.
 No program is run, because a repository can name programs that git would run.
 """
 
@@ -32,11 +32,11 @@ def is_inside(path: str, folder: str) -> bool:
 def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[bytes, int]:
     """The first `limit` bytes of a regular file, and its size.
 
-    `refusal` returns why a real path must not be read, or "". Raises FileNotFoundError or ReadRefusedError; if the file
-    must not be read, the latter contains only that reason.
+    `refusal` returns why a real path must not be read, or "" if it may be. Raises FileNotFoundError or
+    ReadRefusedError; for a file that must not be read, the latter contains only the reason from `refusal`.
     """
-    # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file checked
-    # through this descriptor cannot be replaced by another one before it is read.
+    # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file that was
+    # checked through this descriptor cannot be replaced before it is read.
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -58,7 +58,7 @@ def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[by
 
 
 def _read(path: str, limit: int) -> bytes:
-    # The file is known to be regular; the flags ensure that opening it never blocks.
+    # The file is known to be a regular one; the flags ensure that opening it never blocks.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         data = b""
@@ -69,12 +69,12 @@ def _read(path: str, limit: int) -> bytes:
         os.close(file)
 
 
-# Maximum number of entries in a listing. Which entries of a larger directory are missing is not defined.
+# Maximum number of entries in a listing. It is undefined which entries of a larger directory are left out.
 MAX_ENTRIES = 100_000
 
 
 def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
-    """A real directory's entries: directories first, then by name. Raises ValueError if the directory is unreadable.
+    """The entries of a directory (a real path), subdirectories first, by name. Raises ValueError if it is unreadable.
 
     Omits `hidden` paths, links to them, and links that lead out of `within`.
     """
@@ -99,7 +99,7 @@ def home_directory() -> str:
 def _visible(
     directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str], within: Sequence[str] | None
 ) -> Iterator[tuple[bool, str]]:
-    """Yield a pair (is not a directory, name) for each visible entry; sorting the pairs puts directories first."""
+    """Yield a pair (is not a directory, name) for each visible entry; sorted, the pairs of directories come first."""
     for entry in found:
         path = os.path.join(directory, entry.name)
         link = entry.is_symlink()
@@ -122,7 +122,7 @@ def _resolves_into(path: str, within: Sequence[str]) -> bool:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a directory, or a link to a directory; False for circular links."""
+    """Whether an entry is a directory or a link to one; False for circular links."""
     try:
         return entry.is_dir()
     except OSError:
@@ -130,7 +130,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_utf8(name: str) -> bool:
-    """Whether a file name is valid UTF-8. Names that are not cannot be sent to clients."""
+    """Whether a file name is valid UTF-8. Other names cannot be sent to clients."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -141,7 +141,7 @@ def _is_utf8(name: str) -> bool:
 # Maximum bytes that are read from HEAD, a ref or a `.git` file; each of them is one short line.
 SMALL = 4096
 
-# Maximum bytes of packed-refs that are searched: some 50,000 refs.
+# Maximum bytes of packed-refs that are searched. So many bytes contain some 50,000 refs.
 PACKED_REFS = 4 << 20
 
 # Number of digits of a commit id that are shown.
@@ -156,7 +156,7 @@ Refusal = Callable[[str], str]
 def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _path: True) -> str:
     """The root of the repository around a real directory; "" if there is none.
 
-    A `.git` counts if it is `allowed` and belongs to root, the server's user or the directory's owner.
+    A `.git` counts only if it is `allowed` and belongs to root, the server's user or the directory's owner.
     """
     try:
         trusted = {0, os.geteuid(), os.stat(directory).st_uid}
@@ -200,7 +200,7 @@ def _is_root(folder: str, trusted: set[int]) -> bool:
 
 
 def _private_directory(root: str, refusal: Refusal) -> str:
-    """The directory that contains HEAD: `.git` or, if `.git` is a file, its target (worktree, submodule)."""
+    """The directory that contains HEAD: `.git` or (worktree, submodule) the directory that the file `.git` names."""
     path = os.path.join(root, ".git")
     if not os.path.isdir(path):
         data, _ = read_start(path, SMALL, refusal)
@@ -258,7 +258,7 @@ NAMES = ("AGENTS.md", "CLAUDE.md")
 # Maximum bytes read from one file with instructions.
 FILE_BYTES = 32 * 1024
 
-# Maximum bytes read from all files with instructions; those nearest to the working directory come first.
+# Maximum bytes read from all files with instructions. The files nearest to the working directory are read first.
 ALL_BYTES = 64 * 1024
 
 # In a file with instructions, at most one in this many characters may be invalid UTF-8.
@@ -268,7 +268,8 @@ NOT_TEXT = "it is not UTF-8 text"
 
 SHOWN = 200
 
-# Maximum number of files with instructions that the prompt names; those nearest to the working directory are kept.
+# Maximum number of files with instructions that the prompt names. If there are more, those nearest to the working
+# directory are named.
 MAX_FILES = 16
 
 
@@ -345,7 +346,7 @@ class LocalWorkspace(Workspace):
             return None
         except ReadRefusedError as refused:
             return Instructions(path, left_out=str(refused))
-        # A character cut off by the limit is omitted; other invalid UTF-8 is replaced.
+        # A character that the limit cuts in two is omitted; other invalid UTF-8 is replaced.
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=len(data) >= size)
         text = text.removeprefix("\ufeff")
         cut = max(0, size - len(data))
