@@ -122,7 +122,7 @@ def test_a_user_who_may_make_no_tables_is_told_what_to_grant(
         tables = found()["tables"]
     finally:
         postgres.execute(f"DROP USER {user}")
-    assert (tables.level, "cannot create tables in the schema public" in tables.text) == ("fail", True)
+    assert (tables.level, "cannot create tables in public" in tables.text) == ("fail", True)
     assert "GRANT CREATE ON SCHEMA" in tables.advice
 
 

@@ -270,7 +270,7 @@ def test_what_binds_to_what(text: str, expected: bool) -> None:
         ("update_time > yesterday", "at character 15: must be a time such as 2026-01-31T12:00:00Z"),
         ("update_time > 2026-02-30T00:00:00Z", "at character 15: must be a time"),
         ("update_time > 2026-01-31T00:00:00", "at character 15: must be a time"),
-        ("update_time:2026-01-31T00:00:00Z", "at character 13: a time supports only :*"),
+        ("update_time:2026-01-31T00:00:00Z", "at character 13: a time field supports only :*"),
         ("working_directory = here", "at character 21: must be an absolute path on the server"),
         ("parent = c9", "at character 10: must be conversations/{conversation}"),
         ("labels = a", "at character 1: write labels:key or labels.key"),
