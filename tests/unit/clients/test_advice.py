@@ -4,10 +4,12 @@ import inspect
 import re
 
 import pytest
-from bedrock import errors
+from bedrock import errors, v1
 from bedrock.cli.exit_codes import CommandError, what_happened, what_to_do
 
 from actors.core.errors import REFUSAL_TEXTS, Reason
+from server.contract.errors import MalformedRequestError
+from server.contract.validation import check
 
 ALL = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, errors.BedrockError)]
 
@@ -39,8 +41,9 @@ def test_a_mistyped_name_is_reported_as_it_was_typed() -> None:
 
 
 def test_a_name_that_cannot_be_one_is_not_explained_by_the_contract() -> None:
-    text = "name: must be conversations/{conversation}; ListConversations lists them"
-    told = CommandError.of(errors.InvalidArgument(text, fields={"name": text.partition(" ")[2]}))
+    with pytest.raises(MalformedRequestError, match="ListConversations") as refused:
+        check(v1.GetConversationRequest(name="conversations/no/such"))
+    told = CommandError.of(errors.InvalidArgument(str(refused.value), fields=dict(refused.value.violations)))
     assert (told.message, told.hint) == ("that is not the slug or id of a conversation", "See `bedrock list`.")
 
 
