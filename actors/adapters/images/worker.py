@@ -38,7 +38,7 @@ DIRECT = {"L", "RGB", "RGBA", "CMYK", "YCbCr"}
 # The EXIF tag with the orientation in which the camera was held.
 ORIENTATION = 0x0112
 
-# The operation that turns an image upright, by its EXIF orientation.
+# By EXIF orientation: the operation that turns an image upright.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,

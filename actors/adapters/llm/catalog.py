@@ -41,7 +41,7 @@ _SHOWN = 20
 
 
 def family_of(name: str) -> tuple[str, ...]:
-    """The protocols over which a model's vendor serves it; () if the name does not reveal the vendor."""
+    """The protocols over which the vendor of the model `name` serves it; () if the name does not reveal the vendor."""
     return tuple(
         protocol
         for protocol, traits in PROTOCOLS.items()
@@ -92,9 +92,9 @@ _WIRE_PROTOCOLS = {
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Thread-safe; only `learn` blocks.
 
-    If `default` is "", the default model is that of the first provider that has one not contradicted by its server's
-    list, or else the demo model. `small` is the model for side queries, or "none"; "" means the small model of the
-    conversation's own provider, so that no third party sees the text. `models` maps name prefixes to the operator's
+    If `default` is "", the default is the first provider's default model that its server's list does not contradict, or
+    else the demo model. `small` is the model for side queries, "none" for no such model; "" means the small model of
+    the conversation's own provider, so that no third party sees the text. `models` maps name prefixes to the operator's
     limits and prices. `pace` is the demo model's pause between words, in seconds. Raises ValueError for a default or
     small model that no provider serves, for invalid limits, or for two providers with the same name.
     """
@@ -112,7 +112,7 @@ class Catalog:
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
         self._servers = tuple(Server(ProviderClient(each)) for each in providers)
-        self._generation = 0  # incremented when routes may have changed, which makes the cached ones unused
+        self._generation = 0  # incremented when routes may have changed, so that cached ones are not used
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()
         self._demo = DemoModel(pace)

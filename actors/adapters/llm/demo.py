@@ -46,7 +46,8 @@ from actors.ports import (
 )
 
 _DEPTH = 24
-# From this nesting depth on, lists have only the items that `minItems` requires, so that recursive schemas stay finite.
+# In made-up values, lists at this nesting depth or deeper have only the items that `minItems` requires, so that
+# recursive schemas give finite values.
 _WIDE = 6
 
 
@@ -220,7 +221,7 @@ def _words_in(text: str) -> list[str]:
 
 
 def said_in(turn: Turn) -> list[str]:
-    """The texts in a turn that users wrote, which are all texts except system notices."""
+    """The texts in a turn that users wrote: all texts except system notices."""
     texts = (block.text for block in turn.content if isinstance(block, Text))
     return [text for text in texts if not text.startswith(_NOTICE)]
 
@@ -273,7 +274,7 @@ def _help(_: re.Match[str], request: ModelRequest) -> Scene:
 
 
 def _call(found: re.Match[str], request: ModelRequest) -> Scene:
-    """Call the named tool with the JSON object that follows the name, or with made-up input if there is none."""
+    """Call the named tool with the JSON object that follows the name; if none follows, with made-up input."""
     name = found[1]
     schemas = (tool.input_schema for tool in request.tools if tool.name == name)
     try:

@@ -200,8 +200,8 @@ OLLAMA_LOADED = "/api/ps"
 _MAX_BYTES = 16 << 20
 _MAX_NAMES = 5_000
 
-# HTTP statuses that mean that a server has no list of models. After one of them, the server is not asked again about
-# the same model; after any other error status, it is.
+# HTTP statuses that mean that a server has no list of models. A server that answers with one of them is not asked again
+# about the same model; after any other error status, it is asked again.
 _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
@@ -247,7 +247,7 @@ class Server:
 
     @property
     def refuted(self) -> bool:
-        """Whether the default model was only a guess (presumed) that the server's list shows to be wrong."""
+        """Whether the default model was only a guess (`presumed`), and the server's list shows that it is wrong."""
         presumed = self.provider.default_model
         if not self.provider.presumed or self.names is None or self.has(presumed):
             return False
@@ -375,8 +375,8 @@ def _usable(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= 200
 
 
-# The fields in which servers state a model's window: llama.cpp, LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot,
-# Mistral, Anthropic and LiteLLM. Fields that describe the running server come first. In Ollama's model_info, the field
+# The fields in which servers (of llama.cpp, LM Studio, vLLM, Groq, OpenRouter, GitHub Copilot, Mistral, Anthropic and
+# LiteLLM) state a model's window. Fields that describe the running server come first. In Ollama's model_info, the field
 # is prefixed with the name of the model's family.
 _WINDOWS = (
     "n_ctx", "loaded_context_length", "max_model_len", "context_window", "context_length", "max_context_window_tokens",

@@ -499,7 +499,10 @@ def limits_of(model: str) -> ModelLimits | None:
 
 
 def best_match(rows: Mapping[str, Row], model: str) -> Row | None:
-    """The row whose key is the longest prefix of `model` up to a word boundary, or None. Ignores case and "vendor/"."""
+    """The row whose key is the longest prefix of `model` up to a word boundary, or None.
+
+    Ignores case, and a vendor's name before "/".
+    """
     full = model.lower()
     prefixes = [prefix for prefix in rows if _begins(full, prefix) or _begins(full.rpartition("/")[2], prefix)]
     return rows[max(prefixes, key=len)] if prefixes else None

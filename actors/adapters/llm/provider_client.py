@@ -117,7 +117,7 @@ class ProviderClient:
     @functools.cached_property
     def transport(self) -> Transport:
         """The object that sends requests. Raises TransportError for an unusable setting."""
-        from actors.adapters.llm.transport.http import Transport  # noqa: PLC0415 -- 13 MB that a start need not load
+        from actors.adapters.llm.transport.http import Transport  # noqa: PLC0415 -- 13 MB that a start does not need
 
         return Transport(self.provider)
 

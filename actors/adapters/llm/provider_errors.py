@@ -30,7 +30,8 @@ from actors.ports import ModelFailedError
 
 # Maximum bytes of an error response that are read.
 MAX_ERROR_BYTES = 64 << 10
-# Maximum characters of a provider's error text that are looked at: patterns take a time that grows with the square.
+# Maximum characters of a provider's error text that are searched with patterns, because the time that a search takes
+# grows with the square of the length.
 _MAX_MATCHED = 8 << 10
 # Maximum characters of a provider's error text that are passed on.
 MAX_SAID = 400
@@ -64,8 +65,8 @@ _FILTER_TEXT = re.compile(
     r"|output blocked by content filter",
     re.IGNORECASE,
 )
-# `request_too_large` means that a request exceeds Anthropic's limit in bytes. Such a request is not retried, because
-# later requests contain the same history.
+# The names of errors about a conversation that is too long. One of them, `request_too_large`, means that a request
+# exceeds Anthropic's limit in bytes. Such a request is not retried, because later requests contain the same history.
 _TOO_LONG = frozenset({
     "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "context_window_exceeded",
     "context_exceeded", "request_too_large", "string_above_max_length",
@@ -200,7 +201,7 @@ def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
 ) -> ModelFailedError:
     error_body = parse_error_body(body)
-    if error_body == ErrorBody() and status < 500:  # a 5xx text may be a gateway's about the servers behind it
+    if error_body == ErrorBody() and status < 500:  # a gateway's 5xx text is about servers behind it, not for users
         said = _plain_text(body)
         error_body = ErrorBody(said=said, wait_ms=_wait_ms({}, said))
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
@@ -240,14 +241,17 @@ def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = Non
 
 
 def wrong_type(provider: ProviderConfig, stated: str) -> ModelFailedError:
-    """The error for a page or file instead of an answer. Not retried: the provider's API did not answer."""
+    """The error for a page or file instead of an answer.
+
+    It is not retried, because something other than the provider's API has answered.
+    """
     what = redacted(stated, provider.secrets)[:_MAX_NAME] if stated and not _ANSWER_TYPE.search(stated) else "a page"
     text = f"received {what} instead of a stream; check the base_url of provider {provider.name}"
     return ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, f"{provider.name}: {text}"))
 
 
 def malformed_answer(provider: ProviderConfig, odd: Exception, usage: Usage | None = None) -> ModelFailedError:
-    """The error for an answer that violates the protocol; not retried if the answer is valid JSON that does not fit."""
+    """The error for an answer that violates the protocol; it is retried only if the answer is not valid JSON."""
     if isinstance(odd, msgspec.ValidationError):
         return failed_request(provider, ErrorKind.INVALID_REQUEST, f"the answer cannot be parsed: {odd}", usage)
     return broken_answer(provider, "the answer is malformed", usage)

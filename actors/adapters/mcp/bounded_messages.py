@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-# Maximum length of a list; parsing a longer one would delay all other servers.
+# Maximum length of a list in a message; parsing a longer list would delay all other servers.
 MAX_PARTS = 5_000
 
 # While this many messages wait to be read by a server, nothing more is read from that server.
@@ -35,7 +35,7 @@ MAX_LEVELS = 150
 # Maximum digits of a whole number. The MCP library cannot parse thousands of digits; the largest double has 309.
 MAX_DIGITS = 400
 
-# Maximum size of a message that `mended` repairs, because it blocks the thread that serves all servers.
+# Maximum size of a message that `mended` repairs, because repairing it blocks the thread that serves all servers.
 MENDED_BYTES = 4 << 20
 
 # The key in the `_meta` of a stand-in for a tool that the MCP library does not accept; its value is the original tool.
@@ -48,7 +48,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 
 class Pace:
-    """Limits the rate at which notifications are read with a token bucket: after a pause, many may be read at once."""
+    """Limits the rate at which notifications are read (token bucket): after a pause, many may be read at once."""
 
     def __init__(self) -> None:
         self._tokens = float(NOTIFICATIONS)
@@ -155,7 +155,7 @@ def _bounded(item: Any) -> Any:
 
 
 def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """A function that wraps each tool that the library would refuse in an acceptable one, under the key UNREAD."""
+    """A function that returns a given tool or, if the library would refuse it, a stand-in with it under UNREAD."""
     from mcp.shared.inbound import find_invalid_x_mcp_header  # noqa: PLC0415 -- any open connection has loaded this
     from mcp_types import methods, version  # noqa: PLC0415 -- any open connection has loaded this
 

@@ -365,7 +365,7 @@ class _Provider(OAuthClientProvider):
         raise LoginError(f"the server names {advertised[0]} as its authorization server, not {wanted}")
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
-        """Check the authorization server's URLs, then let the library send the user there. Raises LoginError."""
+        """Check the authorization server's URLs, then let the library send the user to log in. Raises LoginError."""
         metadata, client = self.context.oauth_metadata, self.context.client_info
         if metadata is None or client is None:
             raise LoginError("the server does not say where to log in")

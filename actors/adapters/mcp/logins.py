@@ -104,7 +104,7 @@ class LoginTokens:
             self._use(found, notify=not first)
 
     def _use(self, found: Mapping[str, McpLogin], *, notify: bool = True) -> None:
-        """Use the logins `found`, except where `_unsaved` has a renewed one.
+        """Use the logins `found`, but keep renewed logins that could not be stored yet (see `_unsaved`).
 
         With `notify`, `changed` is called for each server whose login was added, replaced or removed.
         """

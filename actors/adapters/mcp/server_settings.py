@@ -88,7 +88,7 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values in these settings that must never be shown, without values of up to 3 characters."""
+        """The values in these settings that must never be shown; values of up to 3 characters are left out."""
         clients = tuple(each.client_secret for each in (self.oauth, self.login) if each)
         return tuple(text for text in (*self.environment.values(), *self.headers.values(), *clients) if len(text) > 3)
 

@@ -84,7 +84,7 @@ def parted(name: str) -> tuple[str, str] | None:
 
 
 def encoded(name: str, what: re.Pattern[str] = _PARAMETER_TO_ENCODE) -> str:
-    """`name` with each character that `what` matches encoded."""
+    """Encode each character in `name` that `what` matches."""
     return what.sub(lambda found: f"_x{ord(found[0]):02x}_", name)
 
 
@@ -297,7 +297,7 @@ _LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
 # Keywords for which null is a meaningful value.
 _VALUES = frozenset({"const", "default"})
-# Matches `items` in a reference where, in older drafts, it contains the schemas of a tuple.
+# Matches "/items/" before a number in a reference. In older drafts, `items` can contain the schemas of a tuple.
 _ITEM = re.compile(r"/items/(?=[0-9]+(/|$))")
 
 

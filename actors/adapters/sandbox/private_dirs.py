@@ -61,8 +61,8 @@ class PrivateDirectories:
 def remove(path: str) -> None:
     """Remove a directory with hostile content: deeply nested, without permissions, full of links.
 
-    Anything that cannot be removed is left. Does not use `shutil.rmtree`, which needs stack and open files for each
-    level.
+    Anything that cannot be removed is left behind. Does not use `shutil.rmtree`, which needs stack and open files for
+    each level.
     """
     with suppress(OSError):
         os.rmdir(path)
@@ -104,7 +104,7 @@ def _lock(path: str) -> int:
 
 
 def _sweep(parent: str) -> None:
-    """Remove the directories of this user's killed servers, which are those that are not locked."""
+    """Remove the directories of this user's killed servers, which are recognised by the missing lock."""
     for entry in os.scandir(parent):
         if entry.name.startswith(PREFIX):
             with suppress(OSError):

@@ -31,10 +31,11 @@ BEGIN_SECONDS = 10.0
 # so that it has reported that processes may still be running before this module stops waiting.
 REPORT_SECONDS = 2.2
 
-# Seconds after the time limit within which the host must enforce the limit; then the server kills the program itself.
+# Seconds that the host has, after a program's time limit, to enforce this limit; then the server itself kills the
+# program.
 WALL_GRACE_SECONDS = 5.0
 
-# Maximum seconds that the server spends killing the processes of a host that did not report that they ended.
+# Maximum seconds that the server spends on killing the processes of a host that did not report their end.
 CONFIRM_SECONDS = 0.5
 
 FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
@@ -186,8 +187,8 @@ class EndReport(NamedTuple):
         return cls(code, number, killed, limit, leaked, milliseconds, tuple(pids))
 
 
-# Called with the ended tree, its host (None if unknown), and the marks of its processes (None if it is certain that
-# none are running).
+# A callback that gets the ended tree, its host (None if unknown), and the marks of its processes (None if it is certain
+# that none are running).
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, control_groups.CallMarks | None], None]"
 
 

@@ -366,8 +366,8 @@ def read_launch(control: int) -> "dict[str, Any]":
 def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
     """Run the call that the server describes on `control`, and end this process.
 
-    `streams` are for the program's stdin, or for its stdin and stdout. `lease` is the file with the time until which
-    the call may run, or -1.
+    `streams` are for the program's stdin, or for its stdin and stdout. `lease` is a descriptor of the file with the
+    time until which the call may run, or -1.
     """
     os.set_inheritable(control, False)
     kernel.libc.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -416,7 +416,7 @@ def preload() -> None:
 
 
 def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
-    """Fork a tool host whose parent is the server; report a failure.
+    """Fork a tool host whose parent is the server. A failure is reported to the server.
 
     The host stays in the fork server's process group until it has sent its pid, so that the server can still reap it if
     it ends before that.

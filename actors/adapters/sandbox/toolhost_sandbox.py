@@ -167,7 +167,7 @@ class ToolHostSandbox:
         return tuple(outermost((*self._files.to_hide(directory), *unreadable)))
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start a program and wait until it runs, some ten milliseconds. Call only on the tool's thread.
+        """Start a program and wait until it runs, which takes some ten milliseconds. Call only on the tool's thread.
 
         Raises ProcessStartError or SandboxUnavailableError if the program certainly did not start.
         """

@@ -118,7 +118,7 @@ class EncodedCommit:
         id_ = self.id = record.id
         self.epoch, self.slug, self.parent = record.epoch, record.slug, record.parent_conversation_id
         self.changing = rows.changing_values(record)
-        # The first columns of a new conversation; () for an existing one.
+        # The first columns of a new conversation's row; () for a commit to an existing conversation.
         self.created: rows.Row = (*rows.fixed_values(record), *self.changing) if commit.create else ()
         self.created_at = record.created_at
         self.prompt = record.system_prompt if commit.create else ""

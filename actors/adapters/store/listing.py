@@ -44,7 +44,7 @@ _TRUE, _FALSE = SQL("(1 = 1)"), SQL("(1 = 0)")
 # The state is read as bytes from SQLite, because a damaged state may not be valid UTF-8.
 _STATE_DATA = PerDatabase(Records.state_data.cast("BLOB"), Records.state_data)
 RECORD_COLUMNS = [_STATE_DATA if name == "state_data" else getattr(Records, name) for name in RECORD]
-# Conversations with the columns RECORD, the system prompt and the profile.
+# The query for conversations, with the columns in RECORD, the system prompt and the profile.
 RECORDS = (
     Records.select(*RECORD_COLUMNS, Prompts.text, Profiles.profile)
     .join(Prompts, JOIN.LEFT_OUTER, on=Prompts.conversation_id == Records.id)

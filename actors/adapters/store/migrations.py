@@ -39,7 +39,7 @@ class Migrations(Runner):  # type: ignore[misc]
         super().__init__(database, str(directory))
 
     def migrations(self) -> list[Migration]:
-        """The migrations in the directory, in order, with the path of the module if there is one."""
+        """The migrations in the directory, in order, each with the path of its module, if it has one."""
         paths = {path.stem: path for suffix in ("sql", "py") for path in Path(self.directory).glob(f"[0-9]*.{suffix}")}
         return sorted(_FileMigration(int(name.partition("_")[0]), name, str(paths[name]), None) for name in paths)
 

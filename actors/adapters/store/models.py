@@ -35,7 +35,7 @@ class Table(Model):
 
 
 class Records(Table):
-    """The `conversations` table (see ConversationRecord): columns that never change, that commits write, and others."""
+    """The `conversations` table (see ConversationRecord): first the columns that never change, then those that do."""
 
     id = TextField()
     cwd = TextField()

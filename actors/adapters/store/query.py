@@ -20,7 +20,7 @@ ALL = (1 << 63) - 1  # a LIMIT or upper bound that no number exceeds
 
 
 class Param(Node):
-    """A statement's parameter; its value is passed by this name when the statement is executed."""
+    """A statement's parameter, whose value is passed under this name when the statement is executed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -97,7 +97,7 @@ class Session(ABC):
     """A database connection that executes statements. Used by one thread at a time."""
 
     dialect: Database
-    me = 1  # the number of this server; SQLite has only one
+    me = 1  # the number of this server; with SQLite, there is only one server
     shared = False  # whether several servers use the database, so that conversations have owners
     # The exceptions that the database raises if it refuses a row; no row of the batch is then written.
     refusals: tuple[type[Exception], ...] = ()

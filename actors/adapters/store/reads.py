@@ -86,7 +86,7 @@ _USAGES = Statement(
     .order_by(Messages.sequence_id)
 )
 _RUNS, _FATES = _pages(Runs, Runs.revision), _pages(Fates, Fates.revision)
-_RUN = Statement(  # usually the run is a recent one
+_RUN = Statement(  # latest first, because the wanted run is usually a recent one
     of_conversation(Runs).where(Runs.run == Param("run")).order_by(Runs.revision.desc()).limit(1)
 )
 _EARLIER = Log.alias()
@@ -146,9 +146,9 @@ class ReaderPool(ABC, Generic[SessionT]):
 
     @contextmanager
     def lend(self, texts: str = "strict") -> Generator[SessionT]:
-        """Lend a connection for the duration of the `with` block; `texts` is the error handler of `bytes.decode`.
+        """Lend a connection for the duration of the `with` block. Raises StoreUnavailableError or StoreDamagedError.
 
-        Raises StoreUnavailableError or StoreDamagedError.
+        `texts` names the error handler with which texts in the database are decoded (see `bytes.decode`).
         """
         session = self._places.get()
         try:

@@ -48,9 +48,9 @@ _IS_DELETED = Deletions.conversation_id == _ID
 
 
 def _removing(model: Any, count: int, *keys: Any) -> Statement:
-    """The statement that removes up to `count` rows of a deleted conversation; `keys` is their primary key."""
+    """The statement that removes up to `count` rows of a deleted conversation; `keys` are the primary key's columns."""
     some = model.select(*keys).where(model.conversation_id == _ID).limit(count)
-    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # the id may have been used for a new conversation
+    still = exists(Deletions.select(SQL("1")).where(_IS_DELETED))  # false if the id now belongs to a new conversation
     return Statement(model.delete().where(Tuple(*keys).in_(some), still))
 
 

@@ -50,7 +50,8 @@ _TYPES = {kind.value: kind for kind in MessageType}
 
 Row = tuple[Any, ...]
 
-# The exceptions that the functions below raise for a damaged row; SQLite stores any type in any column.
+# The exceptions that the functions below raise for a damaged row. In SQLite, any column of such a row may have a value
+# of any type.
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
@@ -157,8 +158,8 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
     """An Idle state for a conversation whose stored state cannot be read. Raises msgspec.DecodeError.
 
     Its counters must not be lower than numbers already used: each run begins with a message, and each step begins at
-    most one request and one tool, so `last_sequence` and `step` are upper bounds. `agents` is the highest number of a
-    sub-agent.
+    most one request and one tool, so `last_sequence` and `step` are upper bounds. `agents` is the highest number that a
+    sub-agent has.
     """
     total, used = Usage(), 0
     for encoded in usages:

@@ -27,7 +27,7 @@ class Clipboards:
             return self._clipboards.setdefault(conversation_id, {})
 
     def store(self, conversation_id: str, before: Mapping[str, str], texts: Mapping[str, str]) -> None:
-        """Add `texts`, unless the conversation's texts have changed since they were `before`."""
+        """Add `texts` to the conversation's texts, unless these have changed since they were read as `before`."""
         with self._lock:
             if self._clipboards.get(conversation_id) is before:
                 self._clipboards[conversation_id] = {**before, **texts}

@@ -17,7 +17,8 @@ from actors.ports.tools import object_schema
 MAX_REASON_CHARACTERS = 2_000
 
 ASK = "If the task needs more, call request_mode_upgrade and say why."
-# The last sentence is for the model only; see `FOR_AGENT`.
+# Text for the results of calls that failed because of restricted mode. The last sentence is for the model only; see
+# `FOR_AGENT`.
 HOW_TO_ASK = (
     "The mode is restricted: tools can read but not change anything outside a temporary directory of the call, and "
     f"have no network. {ASK}"

@@ -55,14 +55,15 @@ class UsageFields(Struct, frozen=True):
     """The fields that may count tokens read from the cache; the first one with a count other than 0 is used."""
     cache_write: str
     reasoning: str = ""
-    """The field that counts reasoning tokens, because some servers do not include them in the output count."""
+    """The field that counts reasoning tokens; some servers do not include these in the output count."""
     prompt_has_cache: bool = True
     """Whether the prompt count includes tokens read from or written to the cache."""
 
     def usage(self, reported: Mapping[str, Any], request: ModelRequest, limits: ModelLimits, received: int) -> Usage:
         """The usage reported for an answer of `received` bytes, without its cost.
 
-        Missing or impossible counts are estimated. A prompt that was answered cannot have been larger than the window.
+        Missing or impossible counts are estimated. A prompt count above the window is impossible, because the prompt
+        was answered.
         """
         read = next(filter(None, (token_count(reported, path) for path in self.cache_read)), 0)
         written = token_count(reported, self.cache_write) or 0
@@ -165,8 +166,8 @@ ABSENT = Raw(b"")
 # size of that message is limited, too.
 MAX_BLOCKS = 2_048
 
-# Maximum bytes that one byte of text takes when it is escaped in JSON. The raw JSON of a reasoning block contains its
-# text and other data, so the other data is at least as large as the JSON minus this many times the size of the text.
+# Maximum bytes that one byte of text takes when it is escaped in JSON. It serves to estimate how much of a reasoning
+# block's raw JSON is not text: at least the size of the JSON minus this many times the size of the text.
 _ESCAPED_BYTES = 6
 
 _MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
@@ -284,7 +285,8 @@ class AnswerReader(ABC):
 class ContentSize:
     """The size of one answer's content.
 
-    It is counted while the answer streams, to stop an oversized one, and again for the complete answer.
+    It is counted while the answer streams, so that an oversized answer can be stopped, and again when the answer is
+    complete.
     """
 
     def __init__(self) -> None:

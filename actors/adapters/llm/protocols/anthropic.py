@@ -91,7 +91,10 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
 
 
 def joint(before: str, role: str) -> bytes:
-    """The separator between turns with the roles `before` ("" for none) and `role`; equal roles share one message."""
+    """The separator between turns with the roles `before` ("" for none) and `role`.
+
+    Successive turns with the same role share one message.
+    """
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]
@@ -169,7 +172,7 @@ class _Delta(Struct):
 
     @property
     def kind(self) -> str:
-        """The type of the block to which this delta belongs; "" if it can be any."""
+        """The type of the block to which this delta belongs; "" if it can belong to a block of any type."""
         if self.text:
             return "text"
         if self.thinking or self.signature:

@@ -175,9 +175,10 @@ def json_schema_format(output: NativeOutput) -> dict[str, Any]:
     return {"name": "output", "schema": output.schema, "strict": output.strict}
 
 
-# Returns the separator before an encoded turn, given the role of the previous turn ("" for none) and that of this turn.
+# A function that returns the separator before an encoded turn, given the role of the previous turn ("" for none) and
+# that of this turn.
 Joint = Callable[[str, str], bytes]
-# Encodes a turn; returns b"" if no part of the turn can be sent.
+# A function that encodes a turn; it returns b"" if no part of the turn can be sent.
 Encode = Callable[["Turn"], bytes]
 
 
@@ -216,7 +217,7 @@ class EncodedPrefix:
         return sys.getsizeof(self.encoded.data)
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
-        """Append the turns that no longer change from `view`, which begins with this prefix.
+        """Append those turns in `view` that no longer change; `view` must begin with this prefix.
 
         Raises what `encode` raises.
         """

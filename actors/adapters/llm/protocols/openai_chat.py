@@ -179,7 +179,7 @@ _STOPS = {
     "sensitive": _REFUSED,
 }
 
-# The stop reasons of servers that failed, although they closed the stream properly.
+# The stop reasons with which servers report a failure, although they close the stream properly.
 _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
 
 
@@ -201,7 +201,7 @@ class _Call:
         self._size.add(arguments)
 
     def is_over(self, identity: str, name: str) -> bool:
-        """Whether a fragment begins another call.
+        """Whether a fragment with this id and name begins another call.
 
         Some servers give all calls the same index, and some of these servers give the calls no ids either.
         """

@@ -215,7 +215,10 @@ class _Growing:
         return any(word(item.get(field)) and item[field] == self._head.get(field) for field in ("id", "call_id"))
 
     def add(self, part: tuple[bool, int], delta: object) -> None:
-        """Append a delta to a part of the text. `part`: whether the part belongs to the summary, and its number."""
+        """Append a delta to a part of the text.
+
+        `part` states whether the part belongs to the summary, and its number.
+        """
         self._go_to(part)
         self._text.add(text_in(delta))
 
@@ -359,7 +362,7 @@ class OpenAiResponsesReader(AnswerReader):
         return self._item(event, kind) or self._begin(_Event(output_index=event.output_index, item=head))
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
-        """An event's item, found by index or id, or else the last unfinished item of its type; or None."""
+        """An event's item, found by index or id, or else the last unfinished item of its type; None if not found."""
         head = _ITEM.decode(event.item) if is_present(event.item) else {"type": kind, "id": event.item_id}
         candidates = [item for item in reversed(self._items) if item.kind == word(head.get("type"))]
         named = next((item for item in candidates if item.has_id_of(head)), None)

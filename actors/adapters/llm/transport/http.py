@@ -252,7 +252,7 @@ class _Connection(HTTPConnection):
         self.exchange.begin(seconds, f"the server did not respond within {seconds:g} s")
 
     def send(self, data: Any) -> None:
-        """Raises BrokenPipeError if the server ends the connection; urllib3 then reads the server's answer, if any."""
+        """Send `data`. Raises BrokenPipeError if the server ends the connection; urllib3 then reads any answer."""
         left = memoryview(data)
         try:
             while left:
@@ -357,7 +357,7 @@ class Adapter(HTTPAdapter):
         return manager
 
     def build_response(self, req: requests.PreparedRequest, resp: Any) -> Any:
-        """Return urllib3's response; a `requests` one would look for cookies and a text encoding."""
+        """Return urllib3's response, because a response of `requests` would look for cookies and a text encoding."""
         return resp
 
     def cert_verify(self, *_arguments: Any, **_options: Any) -> None:

@@ -67,7 +67,7 @@ class Groups:
     def fork(self) -> int:
         """Fork init into the call's version 2 cgroup, if there is one; return its pid, 0 in the child.
 
-        Raises OSError if there is no child.
+        Raises OSError if the fork fails.
         """
         if self.born < 0:
             return os.fork()
@@ -96,7 +96,7 @@ class Groups:
                 with suppress(OSError):  # the file does not exist in this cgroup version or with this controller
                     kernel.write_file(os.fsdecode(folder) + "/" + name, value)
         for folder in self.folders[:1]:
-            with suppress(OSError):  # the group's processes are also found as descendants of the host
+            with suppress(OSError):  # harmless: the processes are also found as descendants of the host
                 for pid in kernel.contents(folder + b"/cgroup.procs").split():
                     process_walk.send_signal(int(pid), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""A call's processes below its host, which are init and main, and code that all three share; see toolhost.py."""
+"""The processes of a call below its host (init and main), and code that all three processes share; see toolhost.py."""
 
 import errno
 import fcntl
@@ -120,10 +120,11 @@ def restore_signals() -> None:
 
 
 def arrange_files(streams: "tuple[int, ...]", pipes: "Pipes", channel: int) -> tuple[int, int]:
-    """Keep only the standard streams, the error pipe and `channel` (-1 for none); return the new numbers of both.
+    """Keep only the standard streams, the error pipe and `channel` (-1 for none).
 
-    `streams` are the program's own stdin, or stdin and stdout; the defaults are /dev/null and the output pipe.
-    /dev/null is opened again, because the host's descriptor for it belongs to a writable mount.
+    Returns the new numbers of the error pipe and of `channel`. `streams` are the program's own stdin, or stdin and
+    stdout; the defaults are /dev/null and the output pipe. /dev/null is opened again, because the host's descriptor for
+    it belongs to a writable mount.
     """
     output, report = pipes.output_end, pipes.report_end
     if channel >= 0:
@@ -252,7 +253,7 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
 
 
 def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
-    """The service that carries out the program's file changes; drops all capabilities.
+    """The service that carries out the program's file changes. Drops all capabilities of this process.
 
     None if main failed before it became the program. If this raises OSError, the program is not executed.
     """

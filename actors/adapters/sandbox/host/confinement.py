@@ -22,7 +22,7 @@ MNT_DETACH = 2
 AT_FDCWD, AT_RECURSIVE, OPEN_TREE_CLONE = -100, 0x8000, 1
 MOUNT_ATTR_RDONLY = 1
 
-# The number of pids that the kernel reserves; a namespace's pid_max is this number plus its process limit.
+# The number of pids that the kernel reserves; a namespace's pid_max is this number plus the namespace's process limit.
 RESERVED_PIDS = 300
 
 # The size limits of the private directory and of /dev/shm, and the maximum number of files in each of them. They apply
@@ -194,7 +194,7 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
 
     `section` is described in toolhost.py; None means no restriction. `keepers` are the pids of init and host, which a
     program in the same PID namespace must not kill. `channel` is used only in workspace mode: the descriptor for
-    reported system calls is sent over it to init, and then it is closed.
+    reported system calls is sent over it to init, and the channel is then closed.
     """
     if section is None:
         return

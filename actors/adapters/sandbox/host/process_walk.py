@@ -64,7 +64,7 @@ def below(root: int, most: int) -> list[int]:
 
 
 def snapshot(root: int) -> list[int]:
-    """The processes below `root` that will be killed, at most SNAPSHOT, because a fork bomb grows during the search."""
+    """At most SNAPSHOT of the processes below `root` that will be killed; a fork bomb grows during a long search."""
     seen = below(root, SNAPSHOT)
     return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
 

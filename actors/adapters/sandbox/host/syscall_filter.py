@@ -50,11 +50,12 @@ creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink syml
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
 """
 
-# In workspace mode, these fail as they would on a file system without extended attributes, which most programs ignore.
-# With EPERM, copying a directory with its mode would fail, because programs then remove the copy's access control list.
+# In workspace mode, these system calls fail as they would on a file system without extended attributes, which most
+# programs ignore. If they failed with EPERM, copying a directory with its mode would fail, too, because programs then
+# remove the copy's access control list.
 ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
 
-# If `apart` (see seccomp_program), these fail, too, as they would on a file system without extended attributes.
+# If `apart` (see seccomp_program), these system calls fail in the same way as those in ATTRIBUTES.
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
 
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY

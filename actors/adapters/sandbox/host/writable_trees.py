@@ -72,7 +72,7 @@ def within(path: bytes, folder: bytes) -> bool:
 
 
 def why_not(root: bytes, patterns: "list[bytes]") -> str:
-    """Why a program may not change files beneath the real path `root`, given protected names; "" if it may."""
+    """Why a program may not change files beneath the real path `root`; "" if it may. `patterns` are protected names."""
     if Names(patterns).cover(root):
         return "it is, or is inside, a directory that tools may not change"
     path = root
@@ -208,7 +208,8 @@ class WritableTrees:
         self.names = names
         self.denied = denied
         self.lock = TreeLock(root.path)
-        # Whether the workspace has a link, made without a broker, with a name in `names.inner`; None if not known.
+        # Whether the workspace has a link with a name in `names.inner` that was made without a broker; None if not
+        # known yet.
         self.linked: bool | None = None
 
     def find(self, call: SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False) -> TreeEntry:
@@ -325,7 +326,7 @@ class WritableTrees:
             raise NotBrokeredError
 
     def check_new(self, place: TreeEntry) -> None:
-        """Raise NotBrokeredError if `place` would make a git repository, NotAloneError if checking needs the lock."""
+        """Raise NotBrokeredError if `place` would complete a repository, NotAloneError if checking needs the lock."""
         if folded(place.name) & self.names.joint:
             self.check_alone()
         for part in folded(place.name) & GIT_PARTS:

@@ -43,11 +43,11 @@ AT_SYMLINK_NOFOLLOW, AT_REMOVEDIR = 0x100, 0x200
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 SFD_NONBLOCK, SFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 
-# The permission bits that programs can set, which are all except set-user-id and set-group-id.
+# The permission bits that programs can set: all except set-user-id and set-group-id.
 OWN_BITS = 0o1777
 
 # System calls that Landlock does not restrict. In tier B, the kernel would carry them out anywhere, so the broker never
-# lets it continue them.
+# leaves them to the kernel.
 METADATA = frozenset(
     "chmod fchmodat fchmodat2 fchmod chown lchown fchownat fchown utime utimes futimesat utimensat".split()
 )

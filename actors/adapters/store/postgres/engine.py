@@ -264,7 +264,7 @@ def explained(error: BaseException) -> StoreError | None:
 
 
 def words(error: BaseException) -> str:
-    """An error's message on one line. PostgreSQL's lose the statement, its values and the library's questions."""
+    """An error's message on one line. The statement, its values and the library's questions are left out."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return " ".join(re.sub(r"\n\t.*", "", primary or str(error) or type(error).__name__).split())
 

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: how it differs from that on SQLite, and how it is opened.
+"""The store on PostgreSQL: how it differs from the store on SQLite, and how it is opened.
 
 If the connection is lost during a transaction, it is unknown whether the database committed the transaction. The
 callers whose changes it contained get an error that says so, and must read the stored state.
@@ -145,7 +145,7 @@ def claimed(session: Session, conversation_id: str) -> tuple[str, ...] | None:
         head = heads(session, [conversation_id]).get(conversation_id)
         if head is None:
             return None
-        if head.owned:  # on "look", too: another thread of this server may have just claimed it
+        if head.owned:  # true without a claim if another thread of this server has just claimed it
             return tuple(id_ for id_, unsettled in taken if unsettled)
     raise not_owner(session, conversation_id)
 

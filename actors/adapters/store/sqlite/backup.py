@@ -173,7 +173,7 @@ def _explain(what: str) -> Generator[None]:
 
 @contextmanager
 def _explain_full_disk(directory: Path) -> Generator[None]:
-    """Convert errors caused by a full disk to BackupError: opening a database needs some space even for reading."""
+    """Convert errors caused by a full disk to BackupError; even opening a database for reading needs some space."""
     try:
         yield
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
@@ -204,7 +204,7 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 
 def _reading(path: Path, how: str) -> closing[SqliteDatabase]:
-    """Open a connection that cannot write. Unlike others, it does not checkpoint the log when it closes last."""
+    """Open a connection that cannot write and, unlike other connections, never checkpoints the log when it closes."""
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
     database.connect()

@@ -269,7 +269,7 @@ class DiskReserve:
         self._remove()
 
     def _remove(self) -> None:
-        with suppress(OSError):  # impossible if the file system has become read-only
+        with suppress(OSError):  # raised if the file system has become read-only
             self._path.unlink()
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
@@ -283,7 +283,10 @@ class DiskReserve:
         return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
-        """If the reserve is missing, return up to GIVE_BACK_PAGES free pages to the file system; False if none."""
+        """Return up to GIVE_BACK_PAGES free pages to the file system; False if none were returned.
+
+        Does nothing while the reserve file is in place.
+        """
         if not self.scarce:
             return False
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()

@@ -82,7 +82,7 @@ class WriteAheadLog:
             _log.warning("cannot checkpoint the write-ahead log: %s", error)
 
     def cut(self) -> None:
-        """Checkpoint and truncate the log; log errors.
+        """Checkpoint and truncate the write-ahead log; errors go to the server's log.
 
         If the disk is full, only turn off SQLite's automatic checkpoints, until a later call finds space.
         """

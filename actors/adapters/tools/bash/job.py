@@ -98,7 +98,7 @@ class Job:
             return self._lines().tail(lines)
 
     def since(self, line: int) -> LineWindow:
-        """The output from line number `line` on, as far as it fits.
+        """The output from line number `line` on, as far as it fits into one LineWindow.
 
         If lines were erased, so that `line` is too high, returns what follows the last finished line.
         """
@@ -157,7 +157,7 @@ class Job:
             ended(self.end)
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait until the job ends, `seconds` have passed, or a cancel; None if the job is still running."""
+        """Wait until the job ends, `seconds` have passed, or a cancel comes; None if the job is still running."""
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:

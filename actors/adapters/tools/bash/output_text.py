@@ -22,7 +22,7 @@ PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
 def exited(
     job: Job, end: ProcessEnd, cwd: str, *, cancelled: bool = False, hint: str = "", is_error: bool = False
 ) -> ToolOutput:
-    """The result of a command that ended during the call; `hint` advises requesting a wider mode."""
+    """The result of a command that ended during the call; `hint` advises the model to request a wider mode."""
     lines = ["cancelled; the command and everything it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
         lines.append(f"killed {_count(len(end.reaped))} that it left running")
@@ -65,7 +65,7 @@ def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
-    """The result for a job that had already ended; `unsent` means that the requested signal was not sent therefore."""
+    """The result for a job that had already ended; `unsent` means that a signal was requested but not sent."""
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; no signal was sent" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}
@@ -137,7 +137,7 @@ def _output(end: ProcessEnd) -> str:
 
 
 def _text(output: bytes) -> str:
-    """Decode output as text, and render it as a terminal would, unless it already is."""
+    """Decode output as text, and render it as a terminal would, unless it is rendered already."""
     return rendered(output.decode(errors="replace"))
 
 
@@ -157,7 +157,7 @@ def _verdict(end: ProcessEnd) -> str:
 
 
 def _shell_signal(end: ProcessEnd) -> int | None:
-    """The signal to which an exit code of a shell above 128 refers; None for any other exit code."""
+    """The signal that a shell reports by an exit code above 128; None for any other exit code."""
     number = (end.exit_code or 0) - 128
     return number if number > 0 and _signal_name(number) else None
 

@@ -43,7 +43,7 @@ class Scrollback:
         self._line_bytes = line_bytes
         self._window_bytes = window_bytes
         self._text = bytearray()
-        # Bytes of the unfinished line at the end of the text.
+        # Number of bytes in the unfinished line at the end of the text.
         self._open = 0
         self._first = 0
         self.end = 0

@@ -111,7 +111,7 @@ def _git(words: list[str]) -> list[str]:
 def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
     """Split arguments into options and operands.
 
-    Backslashes that mark quoted `*`, `?`, `[` and `~` are removed, unless `marks`.
+    Backslashes that mark quoted `*`, `?`, `[` and `~` are removed unless `marks` is true.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words = [word if marks else plain(word) for word in arguments[:end]]

@@ -65,7 +65,7 @@ def read(text: str) -> tuple[ShellCommand, ...]:
 
 
 def find(text: str) -> tuple[ShellCommand, ...]:
-    """The simple commands that can be found in any text, including those in `sh -c` scripts; it may contain others.
+    """The simple commands that can be found in any text, including those in `sh -c` scripts; there may be others.
 
     Returns () if finding them takes more than PARSE_SECONDS.
     """

@@ -190,7 +190,7 @@ class Work:
         return text.replace("\r\n", "\n") if self.ending.crlf else text
 
     def new_text(self, operation: str, text: str) -> str:
-        """The replacement with LF line endings, and without a byte order mark at the start of a file that has one."""
+        """The replacement with LF line endings; without a byte order mark if it begins a file that already has one."""
         front = operation in ("overwrite", "prepend_bof")
         return self.unix(text.removeprefix(BOM) if front and self.ending.bom else text)
 

@@ -58,7 +58,7 @@ def rename_new(directory: int, old: str, new: str) -> None:
 def open_directory(root: int, path: str) -> int:
     """Open a directory component by component, never through an unchecked link. Raises PathEscapesError or OSError.
 
-    `..` returns to the directory from which the walk came, so a directory that is moved meanwhile cannot lead it
+    `..` returns to the directory from which the walk came, so a directory that is moved meanwhile cannot lead the walk
     elsewhere.
     """
     passed = [os.open(".", DIRECTORY, dir_fd=root)]

@@ -1,7 +1,7 @@
 """The program behind the search tool: runs ripgrep (rg) to find lines in files.
 
-ripgrep's regular expressions take linear time on every text. Like git, it ignores the files that .gitignore files name,
-but it never runs git, and it reads neither its own settings nor global ones.
+ripgrep's regular expressions take linear time on every text. Like git, ripgrep ignores the files that .gitignore files
+name, but it never runs git, and here it reads neither its own settings nor global ones.
 
 The program reads a JSON object with pattern, path, include, exclude, max_results and ripgrep (the path of rg) from
 stdin. It is a separate process, so that it can be killed if the tree is huge or a mount hangs. It prints "ok" or
@@ -129,7 +129,10 @@ def display_name_of(name: str) -> str:
 
 
 def enclosing_repository(directory: str) -> str | None:
-    """The nearest directory upwards that contains `.git`, or None. As in git, another user's `.git` does not count."""
+    """The nearest directory, from `directory` upwards, that contains `.git`; None if there is none.
+
+    As in git, another user's `.git` does not count.
+    """
     try:
         owners = {os.geteuid(), os.stat(directory).st_uid}
         while True:

@@ -44,7 +44,7 @@ PREDECESSOR_SECONDS = 5.0
 #
 # If a row is still locked then, other nodes can take over its conversation only after this node's lease has expired.
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.02
-MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remembered; so many take about 3 MB
+MAX_OWNERS = 20_000  # maximum number of conversations whose owners are remembered, in about 3 MB
 
 
 class PostgresCluster(Cluster):

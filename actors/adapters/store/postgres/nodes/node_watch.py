@@ -51,7 +51,8 @@ class NodeMonitor:
     ) -> None:
         """`on_dead` is called for each node that has died or left, before its conversations are taken over.
 
-        `on_taken` gets, for each batch, the ids of the conversations with unfinished work.
+        `on_taken` is called after each batch of take-overs, with the ids of those conversations that have unfinished
+        work.
         """
         self._session = session
         self._me, self._address = me.incarnation, me.address

@@ -16,7 +16,7 @@ COLUMNS = (
     "title", "labels", "approval_policy", "always_approved", "follow_up_policy", "budget", "continued_by", "node",
     "epoch", "step", "last_seq", "slug",
 )  # fmt: skip
-"""The columns that the digest of a conversation covers, in its order."""
+"""The columns that the digest of a conversation covers, in the order in which it covers them."""
 PLACE = COLUMNS.index("always_approved")
 
 AFFECTED = f"SELECT {', '.join(COLUMNS)}, digest FROM conversations WHERE always_approved <> '[]'"  # noqa: S608
