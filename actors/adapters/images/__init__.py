@@ -1,1 +1,1 @@
-"""Stores images by content hash, decodes them in separate processes, makes scaled-down copies (views) for models."""
+"""Stores images by content hash, decodes them in separate processes, and makes scaled-down copies (views)."""

@@ -56,7 +56,7 @@ def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
 
 
 def _fit(provider: ProviderConfig, name: str) -> int:
-    """How specifically a provider's settings match a model name: 0 for no match, highest for an exact one."""
+    """How specifically a provider's settings match a model name: 0 for no match, highest for an exact match."""
     named = (provider.small_model, "" if provider.presumed else provider.default_model)
     fits = [len(name) + 2 if name in named else 0]
     for served in provider.models:

@@ -155,7 +155,10 @@ def _bounded(item: Any) -> Any:
 
 
 def _acceptance(result: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """A function that returns a given tool or, if the library would refuse it, a stand-in with it under UNREAD."""
+    """A function that returns a given tool if the library accepts it, or else a stand-in.
+
+    The stand-in contains the tool under the key UNREAD.
+    """
     from mcp.shared.inbound import find_invalid_x_mcp_header  # noqa: PLC0415 -- any open connection has loaded this
     from mcp_types import methods, version  # noqa: PLC0415 -- any open connection has loaded this
 

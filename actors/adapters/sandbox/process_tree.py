@@ -77,7 +77,10 @@ class Capture:
             self._trim()
 
     def parts(self) -> tuple[bytes, bytes, int]:
-        """The head, the tail, and the number of bytes dropped between. If there are none, the head is all output."""
+        """The head, the tail, and the number of bytes that were dropped between them.
+
+        If no bytes were dropped, the head is the whole output.
+        """
         self._trim()
         cut = self._total - len(self._head) - len(self._tail)
         if cut == 0:

@@ -126,7 +126,7 @@ class ToolHostSandbox:
             raise SandboxUnavailableError("the working directory is outside its principal's directories")
 
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
-        """`roots` and the system's paths, without paths inside other ones.
+        """`roots` and the system's paths, without any path that is inside another of them.
 
         A root that was replaced by a link is left out, because the link's author must not choose what can be read.
         """

@@ -35,7 +35,7 @@ WINDOW = 2_000  # index entries that one query searches if matching needs column
 CONTAINS = "contains_folded"  # a function added to SQLite, whose own functions fold the case of ASCII letters only
 FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower` depends on the locale
 
-# States in which a conversation needs no recovery after a restart; idle sub-agents are an exception.
+# States in which a conversation needs no recovery after a restart, except that idle sub-agents need it, too.
 _SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
 _ORDERED_BY_INDEX = frozenset({port.OrderKey.UPDATED, port.OrderKey.CREATED})
 _NULLABLE_TEXT = frozenset({port.TextField.SLUG, port.TextField.PARENT})

@@ -20,7 +20,8 @@ from actors.ports import (
     ToolTransientError,
 )
 
-# Variables that every process gets, with the values used if they are not set, which turn off colours and pagers.
+# Variables that every process gets, with the values for those that are not set. Some of these values turn off colours
+# and pagers.
 DEFAULTS = {"PATH": os.defpath, "HOME": "/", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
 
 # Variables that are passed on if they are set, in addition to LC_*.

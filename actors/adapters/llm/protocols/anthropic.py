@@ -240,7 +240,7 @@ class _Block:
             self._signature = delta.signature
 
     def settle(self, raw: Raw) -> None:
-        """Replace the block with its final form, which the deltas previewed."""
+        """Replace what was built from deltas with the block's final form."""
         self._begin(raw)
         self._text.settle(self._given)
         if self._head.get("input"):
@@ -348,8 +348,8 @@ class AnthropicReader(AnswerReader):
         return block
 
     def _settle(self, message: _Message) -> None:
-        """Take a complete message, which the streamed blocks previewed."""
-        size = self.size if self._sink is None else ContentSize()  # the preview is already counted
+        """Use the blocks of a complete message in place of the streamed blocks."""
+        size = self.size if self._sink is None else ContentSize()  # the streamed blocks were already counted
         if message.blocks:
             self._blocks = [_Block(raw, None, size) for raw in message.blocks]
         self._count(message.usage)

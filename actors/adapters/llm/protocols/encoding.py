@@ -171,7 +171,7 @@ def effort_name(effort: ReasoningEffort) -> str:
 
 
 def json_schema_format(output: NativeOutput) -> dict[str, Any]:
-    """The JSON Schema that a run's final answer must fit, in the form used by OpenAI's API and similar ones."""
+    """The JSON Schema that a run's final answer must fit, in the form used by OpenAI's API and similar APIs."""
     return {"name": "output", "schema": output.schema, "strict": output.strict}
 
 

@@ -203,7 +203,8 @@ class _Call:
     def is_over(self, identity: str, name: str) -> bool:
         """Whether a fragment with this id and name begins another call.
 
-        Some servers give all calls the same index, and some of these servers give the calls no ids either.
+        The index does not show this, because some servers give all calls the same index. Some of these servers give the
+        calls no ids either.
         """
         if identity and self._id:
             return identity != self._id
@@ -249,7 +250,7 @@ class _Message:
                 self._details.setdefault(field, []).extend(getattr(delta, field) or ())
 
     def settle(self, final: _Message) -> None:
-        """Accept the final form of the message, which the deltas previewed."""
+        """Replace what was built from deltas with the message's final form."""
         for kind, buffer in final._texts.items():
             self._texts[kind].settle(buffer.text)
         self.calls = final.calls or self.calls

@@ -389,7 +389,7 @@ class OpenAiResponsesReader(AnswerReader):
         self.complete = self.finished = self._stop is not None
 
     def _settle(self, output: Sequence[Raw], *, whole: bool) -> None:
-        """Accept the final items, which the streamed ones previewed.
+        """Replace the streamed items with the final items in `output`.
 
         Streamed items that are missing from `output` are kept if `output` is empty, or if it is not the `whole` answer.
         """

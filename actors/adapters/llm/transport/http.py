@@ -114,7 +114,10 @@ class _Arrivals(io.RawIOBase):
 
 
 class _Chunks:
-    """Decoder for chunked bodies. http.client's returns one chunk per call, and waits for the head of the next."""
+    """Decoder for chunked bodies.
+
+    http.client's own decoder returns one chunk per call, and waits for the head of the next chunk.
+    """
 
     def __init__(self) -> None:
         self.ended = False

@@ -217,7 +217,7 @@ class Finder:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def nearest(self, path: str, name: str) -> FileLocation:
-        """The location of `name` in the directory `path`: the deepest directory that exists, and the missing ones."""
+        """The location of `name` in the directory `path`, of which a part may not exist yet."""
         missing: list[str] = []
         while True:
             try:

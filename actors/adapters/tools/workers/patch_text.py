@@ -153,8 +153,8 @@ MOST_COUNTED = 999
 # Maximum number of a file's different indentations that are tried, most frequent first.
 MAX_LEVELS = 64
 
-# Maps characters to the ones that they look like. Full width forms, ligatures, spaces, the ellipsis and accents are
-# missing here, because Unicode's NFKD handles them.
+# Maps characters to the characters that they look like. Full width forms, ligatures, spaces, the ellipsis and accents
+# are missing here, because Unicode's NFKD handles them.
 LOOKALIKES = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u00b4\u02b9\u02bc", "'"),
@@ -187,7 +187,7 @@ class TextMatch(NamedTuple):
     start: int
     end: int
     new: str | None
-    """The replacement, adapted in the same way as the old text had to be to find it, for example in its indentation."""
+    """The replacement, adapted to differences between the old text and the text found, for example in indentation."""
     how: str = ""
     """A text for the model that names the differences that were ignored; "" if there were none."""
 

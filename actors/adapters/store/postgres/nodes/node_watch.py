@@ -132,7 +132,7 @@ class NodeMonitor:
 
 
 def release(session: NodeSession, owner: int) -> bool:
-    """Remove `owner` from its conversations, except in locked rows; return whether it owns none any more.
+    """Remove `owner` from its conversations, except in locked rows; return whether it no longer owns any.
 
     Raises StoreUnavailableError.
     """
