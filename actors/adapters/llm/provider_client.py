@@ -215,7 +215,7 @@ def _read_answer(
     stated = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     begin = b""
     while not begin and (chunk := reply.read()):
-        begin = chunk.lstrip(b"\xef\xbb\xbf \t\r\n")  # also a byte order mark
+        begin = chunk.lstrip(b"\xef\xbb\xbf \t\r\n")  # strips a byte order mark, too
     if begin.startswith(b"<") or _JSON_LINES.search(stated):
         raise provider_errors.wrong_type(provider, stated)
     if begin.startswith((b"{", b"[")) or (not begin and "json" in stated):

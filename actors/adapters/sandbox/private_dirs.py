@@ -25,7 +25,7 @@ class PrivateDirectories:
         """Create the directory. Raises OSError if this is impossible outside the `protected` paths."""
         self._parent = _parent(protected)
         _sweep(self._parent)
-        self._guard = threading.Lock()  # prevents two calls from replacing a removed directory at once
+        self._guard = threading.Lock()  # lets only one call at a time replace a removed directory
         self._path, self._lock = _create(self._parent)
 
     @property

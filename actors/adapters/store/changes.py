@@ -123,7 +123,7 @@ class EncodedCommit:
         self.created_at = record.created_at
         self.prompt = record.system_prompt if commit.create else ""
         self.origin, self.begins = (fork.origin, fork.revision) if fork else ("", 0)
-        self.attachments = fork.attachments if fork else ()  # of a fork; already copied, in earlier transactions
+        self.attachments = fork.attachments if fork else ()  # a fork's, which earlier transactions have copied
         self.expected_step, self.next_revision = commit.expected_step, rows.next_revision(commit)
         self.spending = commit.spending
         runs = (*(fork.runs if fork else ()), *rows.stopped_runs(commit))

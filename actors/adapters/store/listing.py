@@ -31,7 +31,7 @@ from actors.adapters.store.rows import RECORD, Row
 from actors.ports import store as port
 from actors.ports.records import AuditFilter, AuditPlace, Outcome
 
-WINDOW = 2_000  # index entries that one query searches if matching needs columns outside the index
+WINDOW = 2_000  # number of index entries that one query searches if matching needs columns outside the index
 CONTAINS = "contains_folded"  # a function added to SQLite, whose own functions fold the case of ASCII letters only
 FOLD = "bedrock_fold"  # a function in PostgreSQL's schema; PostgreSQL's `lower` depends on the locale
 
@@ -141,7 +141,7 @@ def page(
     """The query for one page of the list, after the position `after` and up to `until`; None means no bound."""
     wanted = [*_scope(selection), condition_of(selection.where), *_between(selection, after, until)]
     order = _ordered(selection)
-    if not _has_index(selection):  # Sort only the ids, not whole rows.
+    if not _has_index(selection):  # sorts only the ids, not whole rows
         source = Join(_UNSETTLED, Records, JOIN.CROSS) if _unsettled(selection) else Records
         ids = Select([source], [Records.id]).where(*wanted).order_by(*order).limit(limit).alias("ids")
         wanted = [Records.id.in_(Select([ids], [ids.c["id"]]))]

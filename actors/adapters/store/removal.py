@@ -122,7 +122,7 @@ class _Budget(Struct):
 def hide(session: Session, conversation_id: str) -> bool:
     """Mark a conversation and its sub-agents for removal; False if it does not exist. Raises NotOwnerError."""
     try:
-        if session.shared:  # keeps other servers from adding a sub-agent
+        if session.shared:  # locks the family, so that no other server can add a sub-agent
             session.execute(_LOCK_FAMILY, id=conversation_id).fetchall()
         owned_head(session, conversation_id)
     except FencedError:

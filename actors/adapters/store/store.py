@@ -95,7 +95,7 @@ class Writer(ABC):
         self._due = threading.Condition()  # guards the queues and _closing; notified when there is something to do
         self._urgent: deque[Ticket] = deque()
         self._normal: deque[Ticket] = deque()
-        self._asking = False  # whether the writer's thread waits for _writing; if so, callers do not take it
+        self._asking = False  # whether the writer's thread waits for _writing; callers then do not take it
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 

@@ -130,7 +130,7 @@ class Exchange:
             try:
                 return operation()
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as wait:
-                if self.aborted:  # a shutdown has no effect before a socket begins to connect
+                if self.aborted:  # the shutdown had no effect if the socket had not begun to connect
                     raise ConnectionAbortedError from None
                 poll = select.poll()
                 poll.register(sock, select.POLLOUT if isinstance(wait, ssl.SSLWantWriteError) else event)

@@ -148,7 +148,7 @@ class PostgresCluster(Cluster):
         if owner is None:
             label, owner = self._stored_owner(conversation_id)
             if owner is None:
-                return self._with(label)  # not remembered, because this node may take the conversation over
+                return self._with(label)  # no owner is remembered, because this node may take the conversation over
             with self._guard:
                 self._owners[conversation_id] = owner
                 if len(self._owners) > MAX_OWNERS:
