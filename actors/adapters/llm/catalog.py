@@ -92,11 +92,11 @@ _WIRE_PROTOCOLS = {
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Thread-safe; only `learn` blocks.
 
-    If `default` is "", the default is the first provider's default model that its server's list does not contradict, or
-    else the demo model. `small` is the model for side queries, "none" for no such model; "" means the small model of
-    the conversation's own provider, so that no third party sees the text. `models` maps name prefixes to the operator's
-    limits and prices. `pace` is the demo model's pause between words, in seconds. Raises ValueError for a default or
-    small model that no provider serves, for invalid limits, or for two providers with the same name.
+    If `default` is "", the providers' default models are tried in order until one is not contradicted by its server's
+    list; otherwise, it is the demo model. `small` is the model for side queries, "none" for no such model; "" means the
+    small model of the conversation's own provider, so that no third party sees the text. `models` maps name prefixes to
+    the operator's limits and prices. `pace` is the demo model's pause between words, in seconds. Raises ValueError for
+    a default or small model that no provider serves, for invalid limits, or for two providers with the same name.
     """
 
     def __init__(

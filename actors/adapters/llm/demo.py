@@ -140,7 +140,8 @@ _TASKS = (
 )
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
-# For a longer sleep, the demo model passes `wait_seconds`; otherwise bash would move the call to the background.
+# Seconds of sleep beyond which the demo model passes `wait_seconds`; otherwise bash would move the call to the
+# background.
 _PATIENCE_SECONDS = 25
 _ASK = "request_mode_upgrade"
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")

@@ -1,7 +1,7 @@
 """Prepares control groups (cgroups), which limit a call's processes and memory, and finds a call's orphans.
 
-Without a PID namespace, a tool can kill its tool host and init; its other processes are then orphans. They are
-recognised by marks that processes inherit: the call's number in the environment and as an otherwise unused resource
+Without a PID namespace, a tool can kill its tool host and init, which makes the tool's other processes orphans. These
+are recognised by marks that processes inherit: the call's number in the environment and as an otherwise unused resource
 limit, and membership in the call's control groups. A process can remove the first two marks, but cannot leave the
 groups, so only groups make it certain that no process is left.
 """
@@ -217,7 +217,7 @@ class CallMarks(Struct, frozen=True):
 
 
 def new_number() -> int:
-    """An unguessable random number; as a CPU time limit in µs, it exceeds thirty years and has no effect."""
+    """An unguessable random number. As a CPU time limit in µs, it means over thirty years, so it has no effect."""
     return 1 << 50 | randbits(50)
 
 

@@ -219,7 +219,10 @@ def write_alone(session: Session, commits: Sequence[EncodedCommit]) -> None:
 
 
 def _update(session: Session, commits: list[EncodedCommit], found: dict[str, Head]) -> tuple[Any, list[rows.Row]]:
-    """Update the conversations that are unchanged since `found`; return the result, which counts them, and log rows."""
+    """Update the conversations that are unchanged since `found`, and return their log rows.
+
+    Also returns the database's result, which counts the updated conversations.
+    """
     changed: list[dict[str, object]] = []
     log: list[rows.Row] = []
     for commit in commits:

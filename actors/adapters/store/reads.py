@@ -135,7 +135,7 @@ _STORED_BYTES = tuple(
 class ReaderPool(ABC, Generic[SessionT]):
     """Lends up to READERS connections.
 
-    If each connection belonged to one thread, it would stay open when that thread ends.
+    The connections do not belong to threads, because each would then stay open after its thread had ended.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""The observer that writes log lines, metrics and traces, the definitions of the metrics, and the exporters."""
+"""The observer, which writes log lines, metrics and traces; the definitions of the metrics; and the exporters."""

@@ -91,7 +91,10 @@ class Observer(Telemetry):
     def export(
         self, instruments: Instruments, spans: Spans | None, gauges: Mapping[Metric, Callable[[], float]]
     ) -> None:
-        """Start making metrics and `spans`; call this before anything is observed. Others measure the `gauges`."""
+        """Start making metrics and `spans`; call this before anything is observed.
+
+        `gauges` maps metrics to functions that measure them.
+        """
         self.measures = True
         self._instruments, self._spans = instruments, spans
         open_ = {metrics.OPEN_RUNS: self._runs, metrics.OPEN_ATTEMPTS: self._attempts, metrics.OPEN_TOOLS: self._calls}

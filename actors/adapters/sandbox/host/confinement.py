@@ -226,7 +226,8 @@ def hand_over(listener: int, channel: int) -> None:
 def drop_capabilities() -> None:
     """Drop all capabilities and every way to regain them, even for root.
 
-    Without CAP_SETPCAP, the bounding set remains, but `restrict` sets no_new_privs next.
+    Without CAP_SETPCAP, the bounding set remains, but `restrict` then sets no_new_privs, so that nothing can be
+    regained.
     """
     if has_setpcap():
         kernel.checked(kernel.libc.prctl(kernel.PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0))

@@ -117,7 +117,7 @@ def clear(killed: "set[int] | None", seconds: float) -> bool:
 
 
 def reap_until(deadline: float) -> bool:
-    """Reap until no child is left or the deadline has passed. A new search now would slow down exiting processes."""
+    """Reap until no child is left or the deadline has passed. Searches no more, which would slow down exiting ones."""
     while True:
         for _ in reap():
             pass

@@ -87,7 +87,7 @@ def raw(database: SqliteDatabase) -> sqlite3.Connection:
 
 def decode_texts(connection: sqlite3.Connection, errors: str) -> None:
     """Make the connection decode invalid UTF-8 with the error handler `errors`."""
-    # SQLite's own decoder is strict and fast.
+    # `str` selects SQLite's own decoder, which is strict and fast.
     connection.text_factory = str if errors == "strict" else lambda text: text.decode(errors=errors)
 
 
