@@ -448,7 +448,10 @@ Tokens: TypeAlias = Annotated[int, Meta(ge=1, description="must be a whole numbe
 
 
 class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model's limits as stated by the operator (`[models."name"]`) or by a server; None for each one not stated."""
+    """A model's limits as stated by the operator (`[models."name"]`) or by a server.
+
+    A limit that was not stated is None.
+    """
 
     window: Tokens | None = None
     output: Tokens | None = None

@@ -165,8 +165,8 @@ class RedirectListener:
 # An access token is renewed after this fraction of its lifetime.
 RENEWED_AT = 0.8
 
-# Tokens with a shorter lifetime are not renewed ahead of time, which would happen constantly, but used until the server
-# refuses them.
+# Minimum lifetime in seconds of tokens that are renewed before they expire. Tokens with a shorter lifetime would be
+# renewed constantly, so they are used until the server refuses them.
 MIN_SECONDS = 30
 
 MAX_SECONDS = 10 * 365 * 86_400

@@ -20,7 +20,7 @@ HANDSHAKE_PROTOCOL = "2025-11-25"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*)|(\$))")
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-# The keys in a server's table whose values are tables with values that may refer to variables and files.
+# The keys of those tables in a server's table in which values may refer to variables and files.
 _REFERRING = ("environment", "headers", "oauth", "login")
 _Seconds = Annotated[float, Meta(ge=1, le=86_400, description="must be between 1 and 86400 seconds")]
 
@@ -153,7 +153,7 @@ def url_fault(url: str) -> str:
 
 
 def _login(where: str, server: McpServer) -> Login | None:
-    """The settings for a user's login to a server; None if the server has other credentials, or its URL is not private.
+    """The settings for a user's login to a server; None if it has other credentials, or if its URL is not private.
 
     Raises ValueError if the `login` table is wrong.
     """

@@ -496,7 +496,7 @@ def needs_login(name: str) -> str:
     return f"needs login: bedrock mcp login {name}"
 
 
-# Matches technical details that the validation library adds to error messages; they are removed.
+# Matches technical details that the validation library adds to error messages, so that they can be removed.
 _NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
 
 

@@ -56,8 +56,8 @@ NAME_CHARACTERS = 64
 _CODE = r"x(?:[0-9a-f]{2,5}|10[0-9a-f]{4})"
 _ENCODED = re.compile(f"_({_CODE})_")
 _TO_ENCODE = re.compile(rf"[^A-Za-z0-9_-]|_(?={_CODE}(?:_|[^A-Za-z0-9_-]))")
-# These two patterns match the characters to encode in a name: those that providers do not accept, and each "_" that
-# would otherwise be read as the beginning of an encoded character.
+# This pattern and _TO_ENCODE match the characters to encode in a name: those that providers do not accept, and each "_"
+# that would otherwise be read as the beginning of an encoded character.
 _PARAMETER_TO_ENCODE = re.compile(rf"[^A-Za-z0-9_.-]|_(?={_CODE}(?:_|[^A-Za-z0-9_.-]))")
 # If a schema has other keywords than these, its parameters are not renamed, because such a keyword may refer to
 # parameters by name.

@@ -54,8 +54,8 @@ def _removing(model: Any, count: int, *keys: Any) -> Statement:
     return Statement(model.delete().where(Tuple(*keys).in_(some), still))
 
 
-# A slice's limits are checked only after each statement, so each statement removes few rows; of attachments, which may
-# be large, only one.
+# A slice's limits are checked only after each statement, so each statement removes only a few rows, or a single
+# attachment, because attachments may be large.
 _REMOVE = (
     _removing(Messages, 16, Messages.id),
     _removing(Log, 16, Log.conversation_id, Log.first_revision, Log.step),

@@ -29,7 +29,7 @@ def subject_of(
 ) -> CallSubject:
     """The commands or paths that a valid call to a built-in tool is about.
 
-    Links are resolved; if `within` is given, only links in these directories are.
+    Links are resolved; if `within` is given, only links in these directories are resolved.
     """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))

@@ -30,7 +30,7 @@ HOW_TO_ASK_FOR_MORE = (
     f"{ASK}"
 )
 ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
-# Display data for a result that contains ASK, which clients should not show, because it is for the model only.
+# Display data for a result that contains ASK. Clients should not show that sentence, because it is for the model only.
 FOR_AGENT = {"for_agent": ASK}
 
 GRANTED = (
@@ -76,7 +76,7 @@ _WORDS = (
     r"|Network is unreachable|Name or service not known|Temporary failure in name resolution|Could not resolve host"
     r"|getaddrinfo|ENETUNREACH|EAI_AGAIN"
 )
-# Matches error messages from programs that the permission mode keeps from writing or using the network.
+# Matches error messages of programs that were kept from writing or using the network by the permission mode.
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
 # Matches such messages only in lines that look like an error message (`touch: cannot touch …`), because the output of a
 # successful command may merely quote one.

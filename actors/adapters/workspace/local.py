@@ -58,7 +58,7 @@ def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[by
 
 
 def _read(path: str, limit: int) -> bytes:
-    # The file is known to be a regular one; the flags ensure that opening it never blocks.
+    # The file is known to be a regular file; the flags make doubly sure that opening it does not block.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         data = b""
@@ -99,7 +99,7 @@ def home_directory() -> str:
 def _visible(
     directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str], within: Sequence[str] | None
 ) -> Iterator[tuple[bool, str]]:
-    """Yield a pair (is not a directory, name) for each visible entry; sorted, the pairs of directories come first."""
+    """Yield a pair (is not a directory, name) for each visible entry; sorting the pairs puts directories first."""
     for entry in found:
         path = os.path.join(directory, entry.name)
         link = entry.is_symlink()

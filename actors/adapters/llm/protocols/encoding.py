@@ -98,8 +98,8 @@ def results_and_parts(
 ) -> tuple[list[dict[str, Any]], list[str | ImageView]]:
     """The tool results in a user turn, made by `result_of(call id, text)`, and the turn's texts and images.
 
-    For OpenAI's protocols. They have no flag for a failed call, so its text begins with "Error: ". Not every server
-    accepts images in tool results, so they become parts of the user message.
+    For OpenAI's protocols. They have no flag for failed calls, so the result of a failed call begins with "Error: ".
+    Not every server accepts images in tool results, so they become parts of the user message.
     """
     results: list[dict[str, Any]] = []
     parts: list[str | ImageView] = []
@@ -192,8 +192,8 @@ class EncodedTurns:
         self._joint = joint
         self.data = bytearray()
         self.role = role
-        """The role of the turn that was added last; before the first `add`, the role of the turn before these; "" for
-        none."""
+        """The role of the turn that was added last; before the first `add`, the role of the turn before all of these;
+        "" for none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
         """Encode further turns and append them. Raises what `encode` raises."""

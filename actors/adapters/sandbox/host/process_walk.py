@@ -117,7 +117,10 @@ def clear(killed: "set[int] | None", seconds: float) -> bool:
 
 
 def reap_until(deadline: float) -> bool:
-    """Reap until no child is left or the deadline has passed. Searches no more, which would slow down exiting ones."""
+    """Reap until no child is left or the deadline has passed.
+
+    Does not search for further processes, because a search would slow down those that are exiting.
+    """
     while True:
         for _ in reap():
             pass
@@ -149,7 +152,7 @@ def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
 
 
 def kill_all(pids: "Iterator[int]") -> None:
-    """Kill each process, and its process group unless that is ours, so that no member can escape by forking."""
+    """Kill each process, and its process group unless that is ours, so that no group's member can escape by forking."""
     groups = {os.getpgrp()}
     for pid in pids:
         with suppress(OSError):  # the process has ended

@@ -90,8 +90,8 @@ LEASES = (1024, 1040)
 HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
 
 IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
-# The types of ioctls for terminals, files and sockets. Of other types, only ioctls that read are allowed: ioctls that
-# write control devices, or change a file system's attributes, versions and subvolumes, even through a file opened for
+# The types of ioctls for terminals, files and sockets. Of other types, only ioctls that read are allowed: others may
+# control devices, or change a file system's attributes, versions and subvolumes, even through a file opened for
 # reading.
 IOCTL_KINDS = (0x5400, 0x8900)
 

@@ -118,8 +118,8 @@ class NodeMonitor:
     def take_from_dead(self, incarnation: int) -> None:
         """Take over a dead node's interrupted conversations, and remove the owner from its idle ones.
 
-        Takes none if this node is itself dead or draining. Raises StoreUnavailableError; this node then keeps the
-        conversations that it has already taken over.
+        Takes over nothing if this node is itself dead or draining. Raises StoreUnavailableError; this node then keeps
+        the conversations that it has already taken over.
         """
         self._take(sql.TAKE, incarnation)
         release(self._session, incarnation)
