@@ -67,7 +67,8 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 @click.option(
     "--workspace-protected",
     type=str,
-    help="Names of files that tools in workspace mode cannot change, besides .git; comma-separated. "
+    help="Names of files and directories that tools in workspace mode cannot change, in addition to .git; "
+    "comma-separated. "
     "[.envrc,.vscode,.idea,node_modules/.bin,.husky,.githooks,.devcontainer,.zed,.cursor,.claude,.mcp.json]",
 )
 @click.option(
@@ -78,8 +79,8 @@ def loaded(file: Path | None, **flags: str | None) -> Config:
 @click.option(
     "--system-paths",
     type=str,
-    help="Paths that every principal's tools can read, besides its roots; comma-separated. "
-    "[/usr, /lib and whatever else programs need]",
+    help="Paths that the tools of all principals can read, in addition to the principal's roots; comma-separated. "
+    "[/usr, /lib and other system paths that programs need]",
 )
 @click.option("--cpus", type=str, help="CPUs for the server itself, such as 1 or 0,2-3; tools may use all. [all]")
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input (a pipe) is closed by its writer.")

@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib.util
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from bedrock._interrupts import INTERRUPTED, ending_at_once
 from bedrock.cli.text.output import print_text
 from bedrock.local_server import NotPrivateError
 
-from actors.adapters.store.sqlite.backup import Copied
 from actors.ports import DataDirectoryBusyError, StoreError, StoreUnusableError
 from server.auth.tokens import PRINCIPALS_TOKENS, PrivateFile, TokenUnusableError
 from server.cli import CONFIG, DATA_DIR, USAGE, fail, loaded
 from server.local_endpoint import close_to_others
 from server.settings.config import shown_database
+
+if TYPE_CHECKING:
+    from actors.adapters.store.sqlite.backup import Copied
 
 FAILED = 1
 

@@ -95,7 +95,7 @@ log = logging.getLogger(__name__)
 # The environment variables that name further authorities: a PEM file, or a directory of PEM files with hashed names.
 VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 
-# Where distributions keep the system's authorities. A Python that was built elsewhere does not know these places.
+# Where distributions keep the system's CA certificates. A Python that was built elsewhere may not look there.
 SYSTEM_FILES = (
     "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",

@@ -130,7 +130,7 @@ class AuditStore(Protocol):
         ...
 
 
-# The sender of the gRPC call that the current code carries out; None if the server acts on its own.
+# The sender of the gRPC call that is being handled in this context; None if the server acts on its own.
 command_origin: ContextVar[CommandOrigin | None] = ContextVar("command_origin", default=None)
 
 

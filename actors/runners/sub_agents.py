@@ -47,7 +47,7 @@ class SubAgentRunner:
         self._runs: dict[str, str] = {}
 
     def start(self, parent: ports.ConversationRecord, task: AgentTask) -> None:
-        """Create a sub-agent and start its task. A failure, now or later, is reported to the parent as its end."""
+        """Create a sub-agent and start its task. If this fails, the parent is told that the sub-agent failed."""
         refusal: Exception
         agent_id = task.agent_id
         # urgent, because a cancel is also urgent and must not be delivered first

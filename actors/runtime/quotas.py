@@ -424,7 +424,7 @@ class QuotaBook:
 
 
 class _Bucket:
-    """A token bucket for the calls of a principal: it fills at the quota's rate and holds the tokens of two seconds."""
+    """A token bucket for a principal's calls: refilled at the quota's rate, it holds the tokens of 2 seconds."""
 
     def __init__(self, principal: str, rate: int, now: float) -> None:
         self.principal, self.rate = principal, rate

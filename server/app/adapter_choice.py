@@ -355,8 +355,8 @@ def check_postgres(config: Config) -> None:
 def own_address(config: Config) -> str:
     """The address under which this server registers.
 
-    Without `[cluster]`, this is a placeholder at which nothing listens. By this address, the next server with this data
-    directory recognises that its predecessor is gone.
+    Without `[cluster]`, this is a placeholder at which nothing listens. The next server with this data directory uses
+    it to recognise that its predecessor is gone.
     """
     return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address
 

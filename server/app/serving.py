@@ -371,9 +371,9 @@ GATEWAY_STOP_SECONDS = 5.0
 
 
 class HttpGateway:
-    """The gateway of a server. Use only on the event loop; `close` ends the process.
+    """Runs a server's HTTP gateway in a child process. Use only on the event loop; `close` ends the child process.
 
-    The socket is bound in this process and outlives each process of the gateway: callers wait until the next one runs.
+    This process binds the socket, which outlives the child: while none is running, callers wait for the next one.
     """
 
     def __init__(self, config: Config, where: Listen, upstream: Listen, secret: str, token: str = "") -> None:
@@ -430,7 +430,9 @@ class HttpGateway:
                     self._first_words = ""
                 code = await self._process.wait()
                 pause = LEAST_PAUSE_SECONDS if loop.time() - began > WELL_SECONDS else pause
-                log.warning("the HTTP gateway exited with code %d; streams resume after a restart in %g s", code, pause)
+                log.warning(
+                    "the HTTP gateway exited with code %d; restarting it in %g s (streams then resume)", code, pause
+                )
             await asyncio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
 

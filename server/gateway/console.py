@@ -139,7 +139,7 @@ class Console:
 
         try:
             await self._page({**scope, "path": f"/{path or 'index.html'}", "root_path": ""}, receive, with_headers)
-        except (HTTPException, ValueError) as error:  # the name has a zero byte
+        except (HTTPException, ValueError) as error:  # ValueError: the name contains a null byte
             if isinstance(error, HTTPException) and error.status_code == 405:
                 allowed = {"Allow": "GET, HEAD"}
                 raise HttpError(405, "only GET and HEAD", grpc.StatusCode.UNIMPLEMENTED, allowed) from None

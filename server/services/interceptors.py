@@ -227,7 +227,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             origin = CommandOrigin("", peer=address_of(self._client_of(context)), method=_name_of(method))
             if stranger:
                 self._strangers.failed(
-                    f"refused {origin.peer}, which called as a node without the token in cluster.token_file"
+                    f"refused {origin.peer}, which called as a node, but without the token in cluster.token_file"
                 )
             self._refusals.note(origin, "", _reason_in(status))
             await abort(context, status)

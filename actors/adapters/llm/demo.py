@@ -389,7 +389,7 @@ def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
     told = next(result.output for result in results if result.tool_use_id == call.id)
     mode = "workspace" if "The mode is workspace" in told else "restricted"
     if not any(tool.name == _ASK for tool in request.tools):
-        return Scene(f"The mode is {mode}, so {call.name} could not do that, and I cannot ask for more here.")
+        return Scene(f"The mode is {mode}, so {call.name} could not do that, and I cannot ask for another mode here.")
     tried = shortened(next((value for value in _arguments(call).values() if isinstance(value, str)), call.name))
     text = f"The mode is {mode}, so {call.name} could not do that. I will ask you for more."
     return using(_ASK, {"reason": f"To run this, which changes something: {tried}"}, text, request)

@@ -278,7 +278,7 @@ _BOUNDED: Any = {"response": [_bound]}
 
 
 class _Waiting:
-    """Suspends the time limit for requests while the user logs in. Others enforce the user's limit, `seconds`."""
+    """Suspends the time limit for requests while the user logs in, which the caller limits to `seconds`."""
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds

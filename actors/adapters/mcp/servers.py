@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from actors.adapters.mcp.logins import LoginTokens
 from actors.adapters.mcp.server_settings import FromClients, McpServer, server_of, servers_of
 from actors.adapters.mcp.session import ENDED, LoopThread, McpSession, ServerError, SessionForgottenError, needs_login
-from actors.adapters.mcp.tools import full_name, parted
+from actors.adapters.mcp.tools import full_name, output_of, parted
 from actors.core.context import ChosenMcpServer, Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext, ToolOutput
 from actors.ports.models import ToolSpec
@@ -448,8 +448,6 @@ class McpTool:
             result = calling.result()
         finally:
             context.cancel.forget(cancel)
-        from actors.adapters.mcp.tools import output_of  # noqa: PLC0415 -- any open connection has loaded this
-
         note, session.note = session.note, ""
         return output_of(result, context.keep_image, note)
 

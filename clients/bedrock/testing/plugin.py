@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.testing.harness import Bedrock
-from bedrock.testing.private_server import PrivateServer
+if TYPE_CHECKING:
+    from bedrock.testing.harness import Bedrock
+    from bedrock.testing.private_server import PrivateServer
 
 _PASSED = pytest.StashKey[bool]()
 

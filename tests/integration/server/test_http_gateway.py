@@ -500,7 +500,7 @@ def test_a_gateway_that_fails_to_start_is_started_again_and_callers_wait(
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)).startswith(b"HTTP/1.1 503 ")
     assert [record.getMessage() for record in caplog.records if record.name.endswith("serving")] == [
         "the HTTP gateway cannot be started (no process is left); retrying in 0.1 s",
-        "the HTTP gateway exited with code 3; streams resume after a restart in 0.2 s",
+        "the HTTP gateway exited with code 3; restarting it in 0.2 s (streams then resume)",
     ]
 
 

@@ -107,7 +107,7 @@ def test_a_directory_that_is_moved_away_and_back_goes_on(
     data.rename(data.with_name("elsewhere"))
     refuses_everything(store)
     data.with_name("elsewhere").rename(data)
-    said.wait_for("is back; the store continues")
+    said.wait_for("is back; the store resumes reads and writes")
     store.commit(draft.next())
     assert store.verify("c1") == ()
 

@@ -690,7 +690,7 @@ def test_several_open_questions_are_distinguished(program: Program, fake: FakeBe
 def test_nothing_to_approve_is_said(program: Program) -> None:
     result = program("approve", SLUG)
     assert result.exit_code == exits.FAILED
-    assert "has no open approval" in result.stderr
+    assert "has no pending approval" in result.stderr
 
 
 def test_cancelling_says_that_a_follow_up_runs_now(

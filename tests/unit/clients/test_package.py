@@ -24,7 +24,9 @@ def loaded_by(statement: str) -> set[str]:
     return {module.split(".")[0] for module in json.loads(printed.stdout)}
 
 
-@pytest.mark.parametrize("statement", ["import bedrock", "from bedrock.errors import AgentBusy"])
+@pytest.mark.parametrize(
+    "statement", ["import bedrock", "from bedrock.errors import AgentBusy", "import bedrock.testing.plugin"]
+)
 def test_importing_loads_nothing_heavy(statement: str) -> None:
     assert loaded_by(statement).isdisjoint(HEAVY)
 

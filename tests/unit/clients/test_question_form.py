@@ -179,7 +179,7 @@ def program(address: str, *arguments: str, typed: str = "") -> Result:
 
 
 def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> None:
-    assert "has no open question" in program(address, "answer", SLUG).stderr
+    assert "has no pending question" in program(address, "answer", SLUG).stderr
     fake.conversation.state.tool_executing.questions.append(asked(FIELDS, "branch"))
     shown = program(address, "show", SLUG).stdout
     assert "MCP server files needs your input for" in shown

@@ -228,7 +228,7 @@ class OpenFiles:
                 _WITHOUT_DATABASE if self.missing == str(self._path) else _WITHOUT_LOG,
             )
         elif was and not self.missing:
-            _log.warning("%s is back; the store continues", was)
+            _log.warning("%s is back; the store resumes reads and writes", was)
         self.refuse_if_missing()
 
     def refuse_if_missing(self) -> None:

@@ -263,7 +263,7 @@ def places(text: str, wanted: str) -> list[int]:
 
 
 def line_starts(text: str, wanted: str) -> list[int]:
-    """The positions of line starts at which `wanted` begins; like `places`, stops soon after MOST_COUNTED."""
+    """Like `places`, but only matches at the start of a line; at most MOST_COUNTED + 2."""
     inner = [position + 1 for position in places(text, "\n" + wanted)]
     return [0, *inner] if text.startswith(wanted) else inner
 

@@ -95,16 +95,17 @@ def _chosen(
     everything: bool = False,
     unknown: int = exits.FAILED,
 ) -> list[Asked]:
-    """The open request named `wanted`. Without a name: the only request, or all with `everything`.
+    """The pending request named `wanted`. Without a name: the only request, or all with `everything`.
 
     Raises CommandError.
     """
     if not found:
-        raise exits.CommandError(f"{now.slug} has no open {what}")
+        raise exits.CommandError(f"{now.slug} has no pending {what}")
     if wanted is not None and wanted not in found:
-        raise exits.CommandError(f"{what} {wanted} is not open in {now.slug}", f"Open: {', '.join(found)}.", unknown)
+        pending = f"Pending: {', '.join(found)}."
+        raise exits.CommandError(f"{what} {wanted} is not pending in {now.slug}", pending, unknown)
     if wanted is None and len(found) > 1 and not everything:
-        several = f"{len(found)} {what}s are open in {now.slug}"
+        several = f"{len(found)} {what}s are pending in {now.slug}"
         raise exits.CommandError(several, f"Name one: {', '.join(named)}.", exits.USAGE)
     return list(found.values()) if wanted is None else [found[wanted]]
 

@@ -201,7 +201,7 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, notify: bool, again: str | Non
     if not at_terminal and any(given for name, given in opening.items() if name not in ("directory", "model")):
         raise click.UsageError("without a terminal, only -C and -m can be used; `bedrock ask` has the other options")
     if prompt and not at_terminal:
-        raise click.UsageError("no terminal to chat on; `bedrock ask` answers a single prompt")
+        raise click.UsageError("a chat needs a terminal; use `bedrock ask` for a single prompt")
     with ExitStack() as stack:
         if at_terminal:
             stack.enter_context(typing_ahead(sys.stdin))

@@ -148,7 +148,7 @@ class AgentView:
     end_printed: bool = False
 
     def figures(self, until: datetime) -> list[str]:
-        """How long the sub-agent has worked, as strings; [] if that is unknown."""
+        """How long the sub-agent has worked, as a list of one item, such as ["12 s"]; [] if that is unknown."""
         return [f"{max(0.0, (until - self.began).total_seconds()):.0f} s"] if self.began else []
 
 

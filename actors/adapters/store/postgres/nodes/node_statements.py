@@ -113,7 +113,8 @@ UPDATE conversations AS taken SET owner = %(me)s FROM families
 WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dead)s)
 RETURNING taken.id, ({UNSETTLED})
 """  # noqa: S608
-# Takes over a dead node's conversations that have unfinished work themselves or in a sub-agent, with all sub-agents.
+# Takes over those conversations of a dead node that have unfinished work, or a sub-agent with unfinished work, each
+# together with all its sub-agents.
 #
 # This node must have the conversations' workspaces. Every take-over locks the top-level conversation first;
 # conversations that another node has locked are left to that node. If a top-level conversation belongs to this node or
