@@ -116,8 +116,8 @@ def test_a_node_with_other_settings_is_told_at_both_and_its_clients_are_not_kept
     tls = "without TLS: it uses TLS; set cluster.ca here"
     no_tls = "with TLS: it does not use TLS; set tls_certificate and tls_key there"
     for server, name, about, told in (
-        (plain, ours.name, f"the node owner at {nodes.address('owner')}", tls),
-        (owner, theirs.name, f"the node plain at {nodes.address('plain')}", no_tls),
+        (plain, ours.name, f"node owner at {nodes.address('owner')}", tls),
+        (owner, theirs.name, f"node plain at {nodes.address('plain')}", no_tls),
     ):
         refusal = asked(server, name)
         assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "UNAVAILABLE")

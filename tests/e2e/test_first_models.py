@@ -119,7 +119,13 @@ def test_without_a_terminal_the_error_says_how_to_name_one(
     finally:
         servers.close()
     assert (asked.returncode, asked.stdout) == (2, "")
-    for words in ("there is no default model", "OPENAI_MODEL", "llama3:latest, qwen3:8b", "-m", "`bedrock models`"):
+    for words in (
+        "no default model is configured",
+        "OPENAI_MODEL",
+        "llama3:latest, qwen3:8b",
+        "-m",
+        "`bedrock models`",
+    ):
         assert words in asked.stderr
     assert (named.returncode, named.stdout) == (0, "I am qwen3:8b.\n")
 

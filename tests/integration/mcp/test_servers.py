@@ -236,7 +236,7 @@ def test_an_answer_that_cannot_be_read_ends_its_call_at_once(hub: Callable[..., 
 def test_a_result_of_very_many_parts_is_refused_before_it_is_read(hub: Callable[..., Hub]) -> None:
     made = hub(server())
     assert made.call("parts", {"count": 2_000}).text.count("x") == 2_000
-    fails(made, "200,000 parts", "parts", {"count": 200_000})
+    fails(made, "200,000 items", "parts", {"count": 200_000})
     assert made.call("echo", {"text": "on"}).text == "echo on"
 
 

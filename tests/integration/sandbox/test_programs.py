@@ -155,7 +155,7 @@ def test_a_server_out_of_threads_is_reported(sandbox: ToolHostSandbox, monkeypat
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(ProcessStartError, match="no more thread"):
+    with pytest.raises(ProcessStartError, match="any more threads"):
         run(sandbox, "true")
     assert sandbox.live == 0
     monkeypatch.undo()

@@ -1,7 +1,4 @@
-"""Creates an SQL function that folds a text as `str.casefold` does.
-
-It first folds the characters that become a single character, and then those that become several.
-"""
+"""The function that folds a text as `str.casefold` does: characters for which that is one, then the rest."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ if TYPE_CHECKING:
 
 def up(_migrator: object, db: Database) -> None:
     """Create the function."""
-    # The statement has no parameters, but a single percent sign would be taken for one.
+    # it has no parameters, and a per cent sign would be taken for one
     db.execute_sql(fold().replace("%", "%%"), ())  # type: ignore[no-untyped-call]
 
 
 def fold() -> str:
-    """Return the SQL statement that creates the function."""
+    """Return the text of the function."""
     folded = {char: char.casefold() for char in map(chr, range(1, sys.maxunicode + 1)) if char.casefold() != char}
     single = {char: other for char, other in folded.items() if len(other) == 1}
     body = f"translate($1, '{''.join(single)}', '{''.join(single.values())}')"

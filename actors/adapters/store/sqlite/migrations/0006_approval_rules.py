@@ -1,7 +1,4 @@
-"""Turns the names of tools that no longer ask for approval into approval rules.
-
-If a row matched its digest before the change, the digest is computed again, so that they still match.
-"""
+"""Names of tools that ask no more become approval rules. Digests that fitted their rows fit them again."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ COLUMNS = (
     "title", "labels", "approval_policy", "always_approved", "follow_up_policy", "budget", "continued_by", "node",
     "epoch", "step", "last_seq", "slug",
 )  # fmt: skip
-"""The columns that the digest of a conversation covers, in the order in which it covers them."""
+"""The columns that the digest of a conversation covers, in its order."""
 PLACE = COLUMNS.index("always_approved")
 
 AFFECTED = f"SELECT {', '.join(COLUMNS)}, digest FROM conversations WHERE always_approved <> '[]'"  # noqa: S608
@@ -35,7 +32,7 @@ def up(_migrator: object, db: Database) -> None:
 
 
 def rules_of(names: str) -> str:
-    """Return the stored rules that allow the tools in the stored list `names`; return damaged text unchanged."""
+    """Return the stored rules that allow the tools of a stored list of names; damaged text stays as it is."""
     try:
         tools = json.loads(names)
     except ValueError:
