@@ -616,5 +616,5 @@ def test_nodes_with_different_tokens_say_so_and_serve_nothing_for_each_other(
     refusal = f"node node-2 at {nodes.b.harness.address} rejects this node's token"
     assert caplog.text.count(refusal) == 1, "however many calls were forwarded"
     assert "cluster.token_file" in caplog.text
-    assert caplog.text.count("called as a node without the token in cluster.token_file") == 1
+    assert caplog.text.count("called as a node, but without the token in cluster.token_file") == 1
     assert "m" * 43 not in caplog.text
