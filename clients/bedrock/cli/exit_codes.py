@@ -47,7 +47,7 @@ _CHAT: dict[type[errors.BedrockError], str] = {
 
 # The commands to suggest when something is not found, by its collection: each lists the objects that exist.
 _LISTS = {"conversations": "list", "models": "models", "approvalRules": "rules NAME"}
-_MALFORMED_NAME = "must be conversations/{conversation}; ListConversations "
+_MALFORMED_NAME = "must be conversations/{conversation}; ListConversations lists them"
 
 
 def what_happened(error: errors.BedrockError) -> str:
@@ -55,14 +55,14 @@ def what_happened(error: errors.BedrockError) -> str:
     collection, _, missing = error.resource.rpartition("/")
     if isinstance(error, errors.NotFound) and collection in _LISTS:
         return f"{collection.removesuffix('s')} '{missing}' not found"
-    if _MALFORMED_NAME in error.message:
+    if error.message.endswith(_MALFORMED_NAME):
         return "that is not the slug or id of a conversation"
     return error.message.removesuffix(FOR_PROGRAMS)
 
 
 def what_to_do(error: errors.BedrockError, *, in_chat: bool = False, name: str = "NAME") -> str:
     """A hint about what to do next: a command for the conversation `name` or, in a chat, a key; "" for no hint."""
-    collection = "conversations" if _MALFORMED_NAME in error.message else error.resource.rpartition("/")[0]
+    collection = "conversations" if error.message.endswith(_MALFORMED_NAME) else error.resource.rpartition("/")[0]
     listing = _LISTS.get(collection.rpartition("/")[2], "")
     if listing and not (in_chat and "NAME" in listing):
         return f"See `bedrock {listing.replace('NAME', name)}`."
